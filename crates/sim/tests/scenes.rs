@@ -1,5 +1,5 @@
-//! Scenes of the simulation, its checks with a bug put in, and determinism: a fixed number of runs on simulated time, so
-//! it does not matter how quickly they run. (`seeds.rs` runs for a fixed time.)
+//! Scenes of the simulation, its checks with a bug put in, and determinism: a fixed number of runs on simulated time,
+//! so it does not matter how quickly they run. (`seeds.rs` runs for a fixed time.)
 
 use std::process::{Command, Output};
 

@@ -11,7 +11,8 @@ const LISTS: Test = lib(Layer::Property, "holdfast-store", &["quorum::moves::tes
 const STEPS: Test = lib(Layer::Unit, "holdfast-control", &["cluster::placement::"]);
 const FILLED: Test = lib(Layer::Unit, "holdfast-set", &["store_migration::"]);
 const READS: Test = lib(Layer::Unit, "holdfast-store", &["quorum::reads::tests::"]);
-const MOVED: Test = file(Layer::Simulation, "holdfast-sim", &["--test", "scenes"], &["the_stores_of_a_set_are_changed"]);
+const MOVED: Test =
+    file(Layer::Simulation, "holdfast-sim", &["--test", "scenes"], &["the_stores_of_a_set_are_changed"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// After the last answer the gateway reads the head often for some time.
 const SETTLE: Duration = Duration::from_secs(14);
-/// How long requests are counted: longer than answers may leave after a look at the head (7 s), or HEAD-H1 would ask for
-/// none.
+/// How long requests are counted: longer than answers may leave after a look at the head (7 s), or HEAD-H1 would ask
+/// for none.
 const WATCHED: Duration = Duration::from_secs(12);
 const WATCHED_LONG: Duration = Duration::from_secs(30);
 /// At most one read of the head may fall into the observed time: they are two minutes apart or more.
