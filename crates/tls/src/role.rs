@@ -1,6 +1,7 @@
 //! The role that a certificate gives to its bearer, and whose it is.
 
 use crate::revoked::Identity;
+use sha2::{Digest, Sha256};
 use std::fmt;
 use tonic::Status;
 
@@ -82,6 +83,8 @@ pub struct Caller {
     pub name: String,
     /// The serial number, as in [`Identity`].
     pub serial: String,
+    /// SHA-256 of the certificate.
+    pub fingerprint: [u8; 32],
     /// Its roles.
     pub roles: Vec<Role>,
     /// The owner names in it; none: its own name.
@@ -110,7 +113,8 @@ impl Caller {
         };
         let Identity { name, serial } = Identity::read(&certificate);
         check_name(&name)?;
-        Ok(Self { name, serial, roles, owners: after(OWNER_URI), sets: after(SET_URI) })
+        let fingerprint = Sha256::digest(certificate_der).into();
+        Ok(Self { name, serial, fingerprint, roles, owners: after(OWNER_URI), sets: after(SET_URI) })
     }
 
     /// The client of a connection with TLS.

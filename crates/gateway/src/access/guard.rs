@@ -78,9 +78,17 @@ impl Guard {
         let over_tls = extensions.get::<TlsConnectInfo<Client>>().or_else(|| either?.tls());
         let below = over_tls.map(TlsConnectInfo::get_ref).or_else(|| either.map(EitherInfo::below));
         let client = extensions.get::<Client>().or(below);
+        let behalf = extensions.get::<OnBehalf>();
+        if behalf.is_some() && self.tls.is_none() {
+            // Without TLS a call has no caller, and so may do everything. This one has a caller.
+            return Err(Status::unauthenticated("found a call for a certificate, and a gateway without TLS"));
+        }
         let asked = Asked::default();
         let mut line = self.line(rule, client);
         line.named = asked.named.clone();
+        if let Some(behalf) = behalf {
+            line.peer = Some(behalf.from);
+        }
         let in_plain = either.is_some() && over_tls.is_none();
         if in_plain {
             plaintext_came("call");
@@ -88,7 +96,8 @@ impl Guard {
         let revocations = self.tls.as_ref().filter(|_| !in_plain);
         let certificates = over_tls.and_then(TlsConnectInfo::peer_certs);
         let own: Option<&[u8]> = certificates.as_ref().and_then(|all| all.first()).map(|own| own.as_ref());
-        match self.admit(own, revocations, request.headers(), running, &mut line) {
+        let shown = behalf.map_or(Shown::Certificate(own), |behalf| Shown::Read(&behalf.caller));
+        match self.admit(shown, revocations, request.headers(), running, &mut line) {
             Ok(caller) => Ok((Asked { caller: caller.map(|caller| (caller, rule.roles)), ..asked }, line)),
             Err(status) => {
                 line.ended(&status.clone().into_http::<Body>());
@@ -126,14 +135,14 @@ impl Guard {
     /// The caller, if there is TLS. Its connection is known from here on (DOOR-D5), and its call has a place.
     fn admit(
         &self,
-        certificate_der: Option<&[u8]>,
+        shown: Shown<'_>,
         revocations: Option<&Revocations>,
         headers: &http::HeaderMap,
         running: &Running,
         line: &mut Line,
     ) -> Result<Option<Arc<Caller>>, Status> {
         let caller = match revocations {
-            Some(revocations) => Some(judge(certificate_der, revocations, line.rule, line)?),
+            Some(revocations) => Some(judge(shown, revocations, line.rule, line)?),
             None => None,
         };
         if let Some(cluster) = &self.cluster {
@@ -154,6 +163,35 @@ impl Guard {
     }
 }
 
+/// A call that another door of this gateway makes for its client. Nothing on the network can bring this with it.
+///
+/// Such a call has no place at a listener: it is nobody's proof there, and takes none of the places of those who are
+/// proven.
+#[derive(Clone, Debug)]
+pub(crate) struct OnBehalf {
+    /// Who has shown a certificate of the authority there.
+    pub caller: Arc<Caller>,
+    /// Its address.
+    pub from: SocketAddr,
+}
+
+/// What a caller has shown.
+enum Shown<'a> {
+    /// In a handshake with TLS.
+    Certificate(Option<&'a [u8]>),
+    /// The same at another door, which has read it.
+    Read(&'a Arc<Caller>),
+}
+
+impl Shown<'_> {
+    fn caller(&self) -> Result<Arc<Caller>, Status> {
+        match self {
+            Shown::Certificate(der) => Caller::at_door(*der).map(Arc::new),
+            Shown::Read(caller) => Ok((*caller).clone()),
+        }
+    }
+}
+
 /// The roles whose connections keep their places whatever others do (DOOR-D5).
 const PROVEN: &[Role] = &[Role::Gateway, Role::Host];
 
@@ -170,13 +208,8 @@ pub(crate) fn plaintext_came(what: &'static str) {
 }
 
 /// The caller, if its certificate counts and has one of the rule's roles. The line names it in either case.
-fn judge(
-    certificate_der: Option<&[u8]>,
-    revocations: &Revocations,
-    rule: &Rule,
-    line: &mut Line,
-) -> Result<Arc<Caller>, Status> {
-    let caller = Arc::new(Caller::at_door(certificate_der)?);
+fn judge(shown: Shown<'_>, revocations: &Revocations, rule: &Rule, line: &mut Line) -> Result<Arc<Caller>, Status> {
+    let caller = shown.caller()?;
     line.caller = Some(caller.clone());
     // REVOKE-V1: also on a connection that was open before.
     revocations.check(&caller.identity()).map_err(|why| denied(format!("{}: {why}", rule.method)))?;

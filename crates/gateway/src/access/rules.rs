@@ -14,6 +14,7 @@ use super::bounds::Bounds;
 use holdfast_api::METHODS;
 use holdfast_control::serve::{RTT_MAX, Timing};
 use holdfast_raft::{PEER_METHODS, snapshot_time};
+use holdfast_tls::Caller;
 use holdfast_tls::Role::{self, Admin as A, Gateway as G, Host as H, Operator as O, Viewer as V};
 use holdfast_types::limits::{PEER_MESSAGE_BYTES_MAX, PEER_SNAPSHOT_BYTES_MAX};
 use std::time::Duration;
@@ -167,6 +168,11 @@ pub(crate) const PEER: &[Rule] = &[
     peers("FollowTurn", GROUP),
     peers("Beats", GROUP),
 ];
+
+/// Whether the table lets a caller make a call of the admin API. What the call names is looked at when it is made.
+pub(crate) fn may_make(method: &str, caller: &Caller) -> bool {
+    ADMIN.iter().any(|rule| rule.method == method && caller.has_one_of(rule.roles).is_ok())
+}
 
 const fn same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());

@@ -30,6 +30,7 @@ use tonic::server::NamedService;
 use tonic::transport::server::{Connected, TlsConnectInfo};
 use tonic::{Code, Request, Status};
 
+mod behalf;
 mod limits;
 mod noted;
 
