@@ -1,7 +1,7 @@
 //! Runs one gateway, with the listeners around its node, until it is told to stop.
 
 use crate::access::{ClusterCheck, Guard, Guarded, plaintext_came};
-use crate::admin::{AdminDoor, start_tasks};
+use crate::admin::{GuardedAdmin, guarded_admin, start_tasks};
 use crate::audit::{self, Audit};
 use crate::config::live::Live;
 use crate::config::{AuditConfig, GatewayConfig, NbdTls, SnapshotExports};
@@ -10,7 +10,6 @@ use crate::http;
 use crate::node::{HAND_OVER_LIMIT, Node, NodeError, Seams};
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
-use holdfast_api::v1::admin_server::AdminServer;
 use holdfast_front::{Front, FrontLimits, FrontTls, LimitsError};
 use holdfast_raft::{Admitted, Known, RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
@@ -183,11 +182,13 @@ pub fn run_life(
         }
         let exports = exports(&config, &node);
         let mut doors: JoinSet<DoorEnd> = JoinSet::new();
-        doors.spawn(serve_api(api, node.clone(), audit.clone(), stop.clone()));
+        // One guard for both: the page's calls are counted with the others.
+        let admin = guarded_admin(node.clone(), audit.clone());
+        doors.spawn(serve_api(api, node.clone(), admin.clone(), stop.clone()));
         doors.spawn(serve_peers(peer, node.clone(), audit.clone(), stop.clone()));
         follow(&mut doors, &node, audit.clone());
         if let Some(listener) = http_listener {
-            doors.spawn(serve_http(listener, node.clone(), config.tls.http_mode()));
+            doors.spawn(serve_http(listener, node.clone(), admin, config.tls.http_mode()));
         }
         let front = match start_front(&config, exports, node.tls.as_ref()).await {
             Ok(front) => front,
@@ -249,11 +250,11 @@ async fn until_stopped(
     None
 }
 
-async fn serve_http(listener: TcpListener, node: Arc<Node>, mode: HttpTls) -> DoorEnd {
+async fn serve_http(listener: TcpListener, node: Arc<Node>, admin: GuardedAdmin, mode: HttpTls) -> DoorEnd {
     if let Some(why) = node.config.names_in_plain() {
         tracing::warn!("{why}");
     }
-    ("http", http::serve(listener, node, mode).await.map_err(|e| e.to_string()))
+    ("http", http::serve(listener, node, admin, mode).await.map_err(|e| e.to_string()))
 }
 
 /// Waits for what the last calls have left. A disk that hangs keeps no gateway from its end.
@@ -289,22 +290,11 @@ const GATEWAYS: &[Role] = &[Role::Gateway];
 
 pub(crate) type DoorEnd = (&'static str, Result<(), String>);
 
-type GuardedAdmin = Guarded<AdminServer<AdminDoor>>;
-
-/// The only way to the admin API from outside of the process (ACCESS-A1).
-fn admin_door(node: Arc<Node>, audit: Option<Audit>) -> GuardedAdmin {
-    let guard = Guard::admin(node.tls.as_ref().map(|tls| tls.revocations().clone()), audit);
-    let door = AdminServer::new(AdminDoor::new(node))
-        .max_decoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(holdfast_api::ADMIN_MESSAGE_BYTES_MAX);
-    Guarded::new(door, guard)
-}
-
 /// Serves the admin API until `stop` is cancelled.
 pub(crate) async fn serve_api(
     listener: TcpListener,
     node: Arc<Node>,
-    audit: Option<Audit>,
+    door: GuardedAdmin,
     stop: CancellationToken,
 ) -> DoorEnd {
     let incoming = Door::new("admin", listener, doors::ADMIN).incoming();
@@ -314,7 +304,6 @@ pub(crate) async fn serve_api(
     }
     let both = takes_both(&node);
     // TLS already rejects certificates of another authority; the guard says what our own ones may do.
-    let door = admin_door(node, audit);
     let server = doors::server().add_service(door);
     let stopped = bounded(stop.clone());
     // R10: with a certificate, the admin door accepts only mutual TLS, once the cluster has come to it.
@@ -380,7 +369,7 @@ pub async fn serve_doors_over<C>(
 where
     C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
-    let admin = admin_door(node.clone(), None);
+    let admin = guarded_admin(node.clone(), None);
     serve_peers_over(incoming, node, Some(admin), None, stop).await
 }
 

@@ -1,6 +1,7 @@
 //! The admin door of a gateway as it listens: each call by each role, over TLS, as a client makes it. What a call needs
 //! besides its role is not there: whoever has passed the guard gets another answer than "found role".
 
+use crate::admin::guarded_admin;
 use crate::config::{GatewayConfig, TlsConfig};
 use crate::node::{Node, Seams};
 use crate::run::serve_api;
@@ -111,7 +112,7 @@ async fn each_call_by_each_role_at_the_door_of_a_gateway() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(serve_api(listener, node.clone(), None, stop.clone()));
+    let serving = tokio::spawn(serve_api(listener, node.clone(), guarded_admin(node.clone(), None), stop.clone()));
     let page = page();
     assert_eq!(page.len(), METHODS.len(), "docs/operating/roles.md has each call");
     for role in COLUMNS {

@@ -278,7 +278,12 @@ mod tests {
         config.cache.disk = ByteSize(0);
         config.store.allowed = allowed.iter().map(ToString::to_string).collect();
         let node = Node::open_over(config, CancellationToken::new(), Seams::default()).await.unwrap();
-        let serving = tokio::spawn(serve_api(listener, node.clone(), None, node.stop.clone()));
+        let serving = tokio::spawn(serve_api(
+            listener,
+            node.clone(),
+            crate::admin::guarded_admin(node.clone(), None),
+            node.stop.clone(),
+        ));
         let us = AdminDoor::new(node.clone()).get_node(v1::GetNodeRequest {}).await.unwrap();
         let (gateway, request_id) = (Some(member_of(&us)), hex128(random_u128()));
         let join = v1::JoinMemberRequest { gateway, replaces: 0, request_id };

@@ -10,6 +10,7 @@ mod deletion;
 mod diff;
 mod drain;
 mod drain_plan;
+mod guarded;
 mod keys;
 mod lease;
 mod limits;
@@ -28,7 +29,8 @@ mod stores;
 mod tasks;
 mod volumes;
 
-pub(crate) use page::{Gathered, SETS_MAX, SetHere};
+pub(crate) use guarded::{GuardedAdmin, guarded_admin};
+pub(crate) use page::{Gathered, SETS_MAX, SetHere, SetToAct, ToAct};
 #[cfg(test)]
 pub(crate) use rollback::SAFETY_LIMIT;
 pub use tasks::start_tasks;

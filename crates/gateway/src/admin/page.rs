@@ -1,8 +1,11 @@
 //! What a gateway's page shows (ADR 0064), from the same messages as `cluster status`, `set show` and `snapshot list`.
 
-use super::{AdminDoor, snapshot};
+use super::{AdminDoor, member_message, snapshot};
 use futures_util::future::BoxFuture;
 use holdfast_api::{Refusal, v1};
+use holdfast_control::cluster::{ClusterState, Member};
+use holdfast_raft::Group;
+use holdfast_set::server::SetServer;
 use holdfast_types::Name;
 use holdfast_types::sync::RwLockExt;
 
@@ -37,7 +40,52 @@ pub(crate) struct Gathered {
     pub sets: Vec<SetHere>,
 }
 
+/// A set of this gateway, for the page's forms.
+#[derive(Debug, Default)]
+pub(crate) struct SetToAct {
+    /// Its name.
+    pub name: String,
+    /// Whether this gateway leads it: only then calls about it are carried out here.
+    pub led_here: bool,
+    /// Name of the gateway that leads it; "" if none is known.
+    pub leader: String,
+    /// Who has its lease; "" if nobody has.
+    pub owner: String,
+    /// Names of other gateways that could lead it. Whether one has caught up is looked at when it is asked for.
+    pub heirs: Vec<String>,
+}
+
+/// What the page's forms are about, as applied here. No other gateway is asked.
+#[derive(Debug, Default)]
+pub(crate) struct ToAct {
+    /// Name of this gateway.
+    pub here: String,
+    /// Whether this gateway leads the cluster: only then gateways are drained here.
+    pub led_here: bool,
+    /// Name of the gateway that leads the cluster; "" if none is known.
+    pub leader: String,
+    /// All gateways.
+    pub members: Vec<v1::Member>,
+    /// At most [`SETS_MAX`].
+    pub sets: Vec<SetToAct>,
+}
+
 impl AdminDoor {
+    /// What there is to act on.
+    pub(crate) fn to_act(&self) -> ToAct {
+        let state = self.node.cluster.state();
+        let here = self.node.config.name.to_string();
+        let Some(adopted) = self.node.adopted() else { return ToAct { here, ..ToAct::default() } };
+        let sets: Vec<_> = self.node.sets.reading().values().take(SETS_MAX).cloned().collect();
+        ToAct {
+            here,
+            led_here: adopted.group.leading_term().is_some(),
+            leader: leader_name(&state, &adopted.group),
+            members: state.members.values().map(member_message).collect(),
+            sets: sets.iter().map(|set| set_to_act(&state, set)).collect(),
+        }
+    }
+
     /// Asks the other gateways, each within the limit of `cluster status`.
     pub(crate) fn gathered(&self) -> BoxFuture<'_, Gathered> {
         Box::pin(async move {
@@ -84,5 +132,23 @@ impl AdminDoor {
         snapshots.reverse();
         snapshots.truncate(SNAPSHOTS_MAX);
         Ok(SetHere { status, snapshots, snapshots_total })
+    }
+}
+
+fn leader_name(state: &ClusterState, group: &Group) -> String {
+    let leader = group.leadership().borrow().leader;
+    leader.and_then(|id| state.members.get(&id)).map(|member| member.name.to_string()).unwrap_or_default()
+}
+
+fn set_to_act(state: &ClusterState, set: &SetServer) -> SetToAct {
+    let me = set.group.me();
+    let has_place = |member: &Member| state.sets.get(&set.id).is_none_or(|entry| entry.has_place_for(member.id));
+    let heirs = state.members.values().filter(|member| member.id != me && member.serves() && has_place(member));
+    SetToAct {
+        name: set.name.to_string(),
+        led_here: set.group.leading_term().is_some(),
+        leader: leader_name(state, &set.group),
+        owner: set.lease().map(|lease| lease.owner.to_string()).unwrap_or_default(),
+        heirs: heirs.map(|member| member.name.to_string()).collect(),
     }
 }
