@@ -2,7 +2,7 @@
 //!
 //! | path | 200 means |
 //! | --- | --- |
-//! | GET `/`, and `/page/...` for its parts | the state of the cluster for a browser (`page`) |
+//! | GET `/`, and `/page/...` for its parts | the state of the cluster for a browser (`page`); with TLS also its actions |
 //! | `/livez` | the process answers; nothing else is checked, since a gateway that waits for others needs no restart |
 //! | `/readyz`, `/healthz`, and `OPTIONS /` | the gateway can serve |
 //! | `/serves/SET` | this gateway leads the set and can grant its lease: a TCP proxy in front of NBD sends clients here |
@@ -13,6 +13,7 @@
 mod page;
 mod secured;
 
+use crate::admin::GuardedAdmin;
 use crate::doors::{self, Door};
 use crate::node::Node;
 use axum::Router;
@@ -24,6 +25,7 @@ use holdfast_tls::{HttpTls, Tls};
 use holdfast_types::Name;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use page::Page;
+use page::actions::{self, Actions};
 use page::open::{self, Neighbour};
 use secured::{Asker, Secured};
 use std::convert::Infallible;
@@ -63,11 +65,18 @@ fn recorder() -> Option<PrometheusHandle> {
 }
 
 /// Serves until the listener's task is dropped, with the TLS of `mode` if the gateway has a certificate.
-pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: HttpTls) -> std::io::Result<()> {
+/// `admin`: the API that the page's actions call.
+pub(crate) async fn serve(
+    listener: tokio::net::TcpListener,
+    node: Arc<Node>,
+    admin: GuardedAdmin,
+    mode: HttpTls,
+) -> std::io::Result<()> {
     let acceptor = node.tls.as_ref().filter(|_| mode != HttpTls::Off).map(Tls::acceptor);
     let recorder = recorder();
     let measured = recorder.clone();
     let (page, here) = (Page::new(node.clone()), listener.local_addr()?.ip());
+    let actions = Actions::new(node.clone(), admin);
     let app = Router::new()
         .route("/metrics", get(move |state: State<Arc<Node>>| metrics_page(state, recorder.clone())))
         .route("/", options(health))
@@ -84,7 +93,7 @@ pub async fn serve(listener: tokio::net::TcpListener, node: Arc<Node>, mode: Htt
             let app = app.layer(from_fn_with_state(here, open::guard));
             return axum::serve(door, app.into_make_service_with_connect_info::<Neighbour>()).await;
         };
-        let app = app.layer(from_fn_with_state(mode, secured::guard));
+        let app = app.merge(actions::routes(actions)).layer(from_fn_with_state(mode, secured::guard));
         axum::serve(Secured::new(door, acceptor), app.into_make_service_with_connect_info::<Asker>()).await
     };
     let gather = move || {
@@ -159,6 +168,7 @@ fn told(not_ready: Option<String>, warnings: impl Iterator<Item = String>) -> (S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::guarded_admin;
     use crate::config::GatewayConfig;
     use holdfast_types::ByteSize;
     use std::time::Duration;
@@ -205,7 +215,7 @@ mod tests {
         let node = Node::open(config, CancellationToken::new()).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = tokio::spawn(serve(listener, node.clone(), HttpTls::Off));
+        let serving = tokio::spawn(serve(listener, node.clone(), guarded_admin(node.clone(), None), HttpTls::Off));
         // The last one is HAProxy's check without settings.
         for (asked, status, end) in [
             ("GET /healthz HTTP/1.1", "503", "not adopted by a cluster yet\n"),
@@ -233,6 +243,14 @@ mod tests {
             let asked = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
             let answer = exchanged(TcpStream::connect(address).await.unwrap(), &asked).await;
             assert_eq!(answer.split(' ').nth(1), Some(status), "{host}: {answer}");
+            // Nobody is known here, so there is nothing for anybody to act with (WEB-H5).
+            for begins in ["GET /page/actions", "POST /page/act"] {
+                let rest = "Content-Length: 0\r\nConnection: close";
+                let asked = format!("{begins} HTTP/1.1\r\nHost: {host}\r\n{rest}\r\n\r\n");
+                let answer = exchanged(TcpStream::connect(address).await.unwrap(), &asked).await;
+                let status = if status == "200" { "404" } else { status };
+                assert_eq!(answer.split(' ').nth(1), Some(status), "{asked}: {answer}");
+            }
             let (told, policy) = (answer.contains("has no cluster yet"), "content-security-policy: default-src 'none'");
             assert_eq!((told, answer.contains(policy)), (status == "200", status == "200"), "{host}: {answer}");
         }
@@ -246,11 +264,16 @@ mod tests {
         use holdfast_tls::make::{Wanted, certificates};
         use holdfast_tls::{Dialer, Role, TlsFiles};
         let dir = tempfile::tempdir().unwrap();
-        let [gateway, viewer, host, mut bound] =
-            [("g1", Role::Gateway), ("vic", Role::Viewer), ("db1", Role::Host), ("db2", Role::Host)]
-                .map(|(name, role)| Wanted::new(name, role));
+        let [gateway, viewer, operator, host, mut bound] = [
+            ("g1", Role::Gateway),
+            ("vic", Role::Viewer),
+            ("oda", Role::Operator),
+            ("db1", Role::Host),
+            ("db2", Role::Host),
+        ]
+        .map(|(name, role)| Wanted::new(name, role));
         bound.sets = vec!["other".to_string()];
-        certificates(dir.path(), &[gateway, viewer, host, bound], 30).unwrap();
+        certificates(dir.path(), &[gateway, viewer, operator, host, bound], 30).unwrap();
         let at = |name: String| Some(dir.path().join(name));
         let key = dir.path().join("key");
         crate::node_key::write_key(&key);
@@ -262,14 +285,20 @@ mod tests {
         let node = Node::open(config, CancellationToken::new()).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = tokio::spawn(serve(listener, node.clone(), HttpTls::Required));
+        let serving = tokio::spawn(serve(listener, node.clone(), guarded_admin(node.clone(), None), HttpTls::Required));
         for (who, path, status) in [
             ("", "/livez", "403"),
             ("", "/metrics", "403"),
             ("vic", "/livez", "200"),
             ("vic", "/metrics", "200"),
             ("vic", "/", "200"),
+            ("oda", "/", "200"),
             ("vic", "/page/live.js", "200"),
+            ("vic", "/page/actions", "403"),
+            ("oda", "/page/actions", "200"),
+            ("oda", "/page/act", "405"),
+            ("db1", "/page/actions", "403"),
+            ("", "/page/actions", "403"),
             ("db1", "/livez", "200"),
             // No such set, which the viewer and a host that may use it learn.
             ("vic", "/serves/demo", "503"),
@@ -293,6 +322,8 @@ mod tests {
                 exchanged(secured, &asked).await
             };
             assert_eq!(answer.split(' ').nth(1), Some(status), "{who:?} {path}: {answer}");
+            let acts = answer.contains("<a href=\"page/actions\">");
+            assert_eq!(acts, who == "oda" && path == "/", "{who:?} {path}: {answer}");
         }
         serving.abort();
         node.close().await;

@@ -4,26 +4,32 @@
 //! - **WEB-H2** The page names sets, hosts and stores, so it is for those who may read metrics where the door has TLS.
 //!   A door without TLS knows nobody: there the page is for programs of this machine alone, under an address or the
 //!   name `localhost`, and not through a proxy (`page/open.rs`).
-//! - **WEB-H3** Nothing here changes anything. The browser is told to load nothing from elsewhere, to run no script but
-//!   ours, and to show the page in no other one.
+//! - **WEB-H3** The page at `/` changes nothing; actions have pages of their own (`page/actions.rs`). The browser is
+//!   told to load nothing from elsewhere, to run no script but ours, and to show the page in no other one.
 //! - **WEB-H4** However many browsers look at it or hang up, the other gateways are asked at most once in two seconds
 //!   (`page/latest.rs`).
 
+pub(super) mod actions;
+mod answer;
+mod forms;
 mod html;
 mod latest;
 pub(super) mod open;
+mod outcomes;
 mod texts;
+mod ticket;
 mod timeline;
 mod view;
 
+use super::secured::Asker;
 use crate::admin::AdminDoor;
 use crate::node::Node;
-use axum::Router;
+use answer::{HTML, told};
 use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::header::{self, HeaderName};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{ConnectInfo, State};
+use axum::response::Response;
 use axum::routing::get;
+use axum::{Extension, Router};
 use holdfast_host::unix_ms;
 use holdfast_types::sync::{LockExt, RwLockExt};
 use latest::Latest;
@@ -40,12 +46,6 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Changes that are shown.
 const SHOWN: usize = 50;
-
-/// What a browser may do with the page.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-const HTML: &str = "text/html; charset=utf-8";
 
 /// The page of one gateway.
 pub(super) struct Page {
@@ -125,27 +125,16 @@ async fn icon() -> Response {
     told("image/svg+xml", include_str!("page/icon.svg"))
 }
 
-async fn whole(State(page): State<Arc<Page>>) -> Response {
-    let head = view::head(page.node.config.name.as_str()).finish();
+/// At a door without TLS there is no asker.
+async fn whole(State(page): State<Arc<Page>>, asker: Option<Extension<ConnectInfo<Asker>>>) -> Response {
+    let acts = asker.is_some_and(|Extension(ConnectInfo(asker))| actions::may_act(&asker));
+    let head = view::head(page.node.config.name.as_str(), acts).finish();
     let state = page.state().await;
     told(HTML, [head.as_bytes(), &state[..], view::TAIL.as_bytes()].concat())
 }
 
 async fn fragment(State(page): State<Arc<Page>>) -> Response {
     told(HTML, page.state().await)
-}
-
-fn told(kind: &'static str, body: impl IntoResponse) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, kind),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::X_FRAME_OPTIONS, "DENY"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    ];
-    (headers, body).into_response()
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::{IncomingStream, Listener};
-use holdfast_tls::{Acceptor, Handshakes, HttpClient, HttpConnection, HttpTls, Role};
+use holdfast_tls::{Acceptor, Caller, Handshakes, HttpClient, HttpConnection, HttpTls, Role};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Who may read everything here.
 const READERS: [Role; 3] = [Role::Viewer, Role::Operator, Role::Admin];
@@ -39,6 +40,25 @@ pub(super) struct Asker {
 }
 
 impl Asker {
+    /// Who has shown a certificate.
+    pub(super) fn caller(&self) -> Option<&Arc<Caller>> {
+        match &self.client {
+            HttpClient::Named(caller) => Some(caller),
+            HttpClient::Plain | HttpClient::Unnamed => None,
+        }
+    }
+
+    /// Its address.
+    pub(super) fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// As if it had come from an address that no machine has.
+    #[cfg(test)]
+    pub(super) fn for_test(client: HttpClient) -> Self {
+        Self { from: SocketAddr::from(([192, 0, 2, 7], 4711)), client, place: None }
+    }
+
     /// DOOR-D5: a client that gets an answer is known. A handshake shows nothing: anybody makes one.
     fn shows(&self, answer: &Answer) {
         if let (Some(place), Answer::Whole | Answer::Code) = (&self.place, answer) {

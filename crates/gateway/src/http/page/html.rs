@@ -42,6 +42,18 @@ impl Html {
         content: impl FnOnce(&mut Self),
     ) {
         let name = open.split(' ').next().unwrap_or(open);
+        self.void(open, attributes);
+        content(self);
+        self.0.push_str("</");
+        self.0.push_str(name);
+        self.0.push('>');
+        if LINES.contains(&name) {
+            self.0.push('\n');
+        }
+    }
+
+    /// An element that has no end, such as `input`.
+    pub(super) fn void(&mut self, open: &'static str, attributes: &[(&'static str, &str)]) {
         self.0.push('<');
         self.0.push_str(open);
         for (attribute, value) in attributes {
@@ -52,13 +64,6 @@ impl Html {
             self.0.push('"');
         }
         self.0.push('>');
-        content(self);
-        self.0.push_str("</");
-        self.0.push_str(name);
-        self.0.push('>');
-        if LINES.contains(&name) {
-            self.0.push('\n');
-        }
     }
 
     /// An element with a text and nothing else.
@@ -98,8 +103,8 @@ mod tests {
         html.within("p class=\"quiet\"", |html| {
             html.text("a ");
             html.line("b", "c");
-            html.markup("<br>");
+            html.void("br", &[("title", "\"")]);
         });
-        assert_eq!(html.finish(), "<p class=\"quiet\">a <b>c</b><br></p>\n");
+        assert_eq!(html.finish(), "<p class=\"quiet\">a <b>c</b><br title=\"&quot;\"></p>\n");
     }
 }

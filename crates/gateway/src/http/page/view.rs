@@ -20,8 +20,8 @@ pub(super) struct View {
     pub takeovers: Vec<Takeover>,
 }
 
-/// What stands before the state, with the gateway's name.
-pub(super) fn head(name: &str) -> Html {
+/// What stands before the state, with the gateway's name. `acts`: with a way to the actions, for who may ask for them.
+pub(super) fn head(name: &str, acts: bool) -> Html {
     let mut html = Html::default();
     html.markup(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -35,7 +35,9 @@ pub(super) fn head(name: &str) -> Html {
          <script src=\"page/live.js\" defer></script>\n</head>\n<body>\n<header><h1>Holdfast</h1> <span>as seen by ",
     );
     html.line("b", name);
-    html.markup("</span></header>\n<p id=\"old\" role=\"alert\" hidden></p>\n<main id=\"state\">\n");
+    html.markup("</span>");
+    html.markup(if acts { " <a href=\"page/actions\">Actions</a>" } else { "" });
+    html.markup("</header>\n<p id=\"old\" role=\"alert\" hidden></p>\n<main id=\"state\">\n");
     html
 }
 
