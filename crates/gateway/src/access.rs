@@ -29,8 +29,8 @@
 //! - **ACCESS-A8** While the gateways that answer have different `store.allowed`, no set is put into a store. Otherwise
 //!   the list of whichever gateway leads would count, and one gateway without a list would allow everything.
 //!
-//! Without TLS everybody who reaches a door may do everything there. Calls inside the process pass no door, except those
-//! that the page makes for its visitors ([`OnBehalf`], WEB-H5).
+//! Without TLS everybody who reaches a door may do everything there. Calls inside the process pass no door, except
+//! those that the page makes for its visitors ([`OnBehalf`], WEB-H5).
 
 mod bounds;
 #[cfg(test)]
