@@ -295,3 +295,7 @@ pub(super) fn refused(here: &str, why: &str) -> Html {
         });
     })
 }
+
+#[cfg(test)]
+#[path = "forms_tests.rs"]
+mod tests;
