@@ -568,9 +568,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "page",
-        shows: "the page of each gateway shows gateways, set, owner and snapshot, without scripts and in a headless Chromium, where it stays live; a new owner and a killed gateway are on it; prints where its pictures are",
+        shows: "the page of each gateway shows gateways, set, owner and snapshot, without scripts and in a headless Chromium, where it stays live; a new owner and a killed gateway are on it; an operator takes a snapshot by its form; prints where its pictures are",
         tier: Tier::Long("needs a Chromium; cargo tests hold the page to a golden file, and its door to roles"),
-        needs: &[page::CHROMIUM],
+        needs: page::NEEDS,
         run: page::run,
     },
     Scenario {

@@ -3,6 +3,9 @@
 //! 1. Each gateway's page names all gateways, the set, its owner and its snapshot.
 //! 2. In Chromium its script runs and fetches the state again, although the page's policy allows no other one.
 //! 3. A new owner by force, and a killed gateway, are on the page.
+//! 4. In a cluster with TLS, an operator takes a snapshot by a form (`page/actions.rs`).
+
+mod actions;
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::cluster::{Cluster, SET};
@@ -15,7 +18,9 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Debian's package of the same name has it.
-pub(super) const CHROMIUM: &str = "chromium-headless-shell";
+const CHROMIUM: &str = "chromium-headless-shell";
+
+pub(super) const NEEDS: &[&str] = &[CHROMIUM, "curl"];
 
 /// A page is made at most every two seconds, and asks other gateways for up to 1.5 s.
 const SHOWN_WITHIN: Duration = Duration::from_secs(30);
@@ -42,7 +47,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     in_chromium(&lab.dir, &doors[0])?;
     takeover(&mut cluster, &lab.dir, &doors[0])?;
     cluster.stop()?;
-    Ok(())
+    actions::by_form(lab)
 }
 
 /// Head and body of a gateway's page.
