@@ -1,11 +1,18 @@
-//! The page of a gateway: who sees it, and what others can put into it.
+//! The page of a gateway: who sees it, what others can put into it, and who acts by its forms.
 
 use crate::bug::{Edit, Layer, Mutation, Test, lib};
 
 const OPEN: &str = "crates/gateway/src/http/page/open.rs";
+const ACTIONS: &str = "crates/gateway/src/http/page/actions.rs";
+const ANSWER: &str = "crates/gateway/src/http/page/answer.rs";
+const FORMS: &str = "crates/gateway/src/http/page/forms.rs";
+const GUARD: &str = "crates/gateway/src/access/guard.rs";
+const OUTCOMES: &str = "crates/gateway/src/http/page/outcomes.rs";
+const TICKET: &str = "crates/gateway/src/http/page/ticket.rs";
 
 const PAGE: Test = lib(Layer::Unit, "holdfast-gateway", &["http::page::"]);
 const DOOR: Test = lib(Layer::Unit, "holdfast-gateway", &["http::secured::"]);
+const CALLS: Test = lib(Layer::Unit, "holdfast-gateway", &["access::tests::behalf::"]);
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     Mutation {
@@ -97,11 +104,143 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         bug: "a browser is allowed to run scripts inside of the page",
         rule: "WEB-H3",
         edits: &[Edit {
-            file: "crates/gateway/src/http/page.rs",
+            file: ANSWER,
             old: "script-src 'self'; style-src",
             new: "script-src 'self' 'unsafe-inline'; style-src",
         }],
         tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "form-from-another-page",
+        bug: "a page of a stranger acts by a form in the browser of an operator",
+        rule: "WEB-H6",
+        edits: &[Edit {
+            file: ACTIONS,
+            old: "let is_ours = origin.eq_ignore_ascii_case(host) && same;",
+            new: "let is_ours = (origin.eq_ignore_ascii_case(host) || !origin.is_empty()) && same;",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "form-from-another-site",
+        bug: "a form counts as ours although the browser says that another site has sent it",
+        rule: "WEB-H6",
+        edits: &[Edit {
+            file: ACTIONS,
+            old: ".all(|site| site == \"same-origin\")",
+            new: ".all(|site| site == \"same-origin\" || !site.is_empty())",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "form-without-its-ticket",
+        bug: "a form is taken that this gateway has not made",
+        rule: "WEB-H6",
+        edits: &[Edit {
+            file: ACTIONS,
+            old: "        self.tickets.check(&caller.fingerprint, id, ticket, self.now_s()).map_err(No::forbidden)?;\n",
+            new: "        let _ = self.tickets.check(&caller.fingerprint, id, ticket, self.now_s()).map_err(No::forbidden);\n",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "form-of-another-certificate",
+        bug: "a form that a viewer or a thief has got is good in the browser of an administrator",
+        rule: "WEB-H6",
+        edits: &[Edit {
+            file: TICKET,
+            old: "        mac.update(certificate);\n",
+            new: "        mac.update(&[0; 32][..certificate.len().min(32)]);\n",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "form-without-an-end",
+        bug: "a form that was open for days still acts",
+        rule: "WEB-H6",
+        edits: &[Edit {
+            file: TICKET,
+            old: "        if now_s >= ends_s {\n",
+            new: "        if now_s >= ends_s && ends_s == 0 {\n",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "form-with-a-null-origin",
+        bug: "browsers do not say from which page a form is, so none is taken",
+        rule: "WEB-H6",
+        edits: &[Edit {
+            file: ANSWER,
+            old: "FORM_REFERRER: &str = \"same-origin\";",
+            new: "FORM_REFERRER: &str = \"no-referrer\";",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "form-that-acts-twice",
+        bug: "a form that is sent again acts again",
+        rule: "WEB-H7",
+        edits: &[Edit {
+            file: OUTCOMES,
+            old: "        if kept.iter().any(|entry| entry.id == id) {\n",
+            new: "        if kept.iter().any(|entry| entry.id == id && id.is_empty()) {\n",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "outcome-for-everybody",
+        bug: "who knows the id of a form is told what came of it",
+        rule: "WEB-H7",
+        edits: &[Edit {
+            file: OUTCOMES,
+            old: "entry.id == id && entry.certificate == *certificate)?;",
+            new: "entry.id == id && entry.certificate.len() == certificate.len())?;",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "forms-for-a-viewer",
+        bug: "a viewer is shown the forms, and can send none of them",
+        rule: "WEB-H5",
+        edits: &[Edit {
+            file: ACTIONS,
+            old: "allowed(may.any(), caller, \"any action of this page\")?;",
+            new: "allowed(may.any() || !caller.name.is_empty(), caller, \"any action of this page\")?;",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "drain-asked-though-refused",
+        bug: "the page offers a drain that would be refused, without saying why",
+        rule: "WEB-H5",
+        edits: &[Edit {
+            file: FORMS,
+            old: "            if plan.refused.is_empty() {\n",
+            new: "            if plan.refused.len() < 1000 {\n",
+        }],
+        tests: &[PAGE],
+        smoke: false,
+    },
+    Mutation {
+        name: "page-acts-without-tls",
+        bug: "a call that the page makes for a viewer may do everything at a gateway without TLS",
+        rule: "WEB-H5",
+        edits: &[Edit {
+            file: GUARD,
+            old: "        if behalf.is_some() && self.tls.is_none() {\n",
+            new: "        if behalf.is_some() && self.tls.is_none() && path.is_empty() {\n",
+        }],
+        tests: &[CALLS],
         smoke: false,
     },
 ];

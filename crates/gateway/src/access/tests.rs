@@ -187,7 +187,10 @@ fn golden_page() {
         - A **gateway** passes on a deletion that the leader of the set has checked.\n\n\
         Also without TLS, a call may take so much ([limits of doors](doors.md)): as many **at once**, of all callers,\n\
         and as many again of hosts that have a lease, and of gateways, but half as many of one certificate of a host,\n\
-        a viewer or an operator; a **request** so long; and so much time until its **deadline**.\n\n"
+        a viewer or an operator; a **request** so long; and so much time until its **deadline**.\n\n\
+        The [page](page.md#actions) of a gateway makes `CreateSnapshot`, `Switchover`, `PlanDrain` and `DrainMember` by\n\
+        forms: as calls of its visitor's certificate, by the same rows, counted and noted with the others. Without TLS it\n\
+        makes none.\n\n"
         .to_string();
     page.push_str(&table(ADMIN, |rule, role| rule.roles.contains(&role)));
     page.push_str("\nThe protocol between gateways is for gateways alone.\n\n");

@@ -49,7 +49,7 @@ impl Asker {
     }
 
     /// Its address.
-    pub(super) fn from(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         self.from
     }
 

@@ -276,7 +276,7 @@ impl Actions {
         if found.standing == "drained" {
             return Ok(forms::undrain(&self.here, found, &self.form(caller)));
         }
-        let by = OnBehalf { caller: caller.clone(), from: asker.from() };
+        let by = OnBehalf { caller: caller.clone(), from: asker.address() };
         let plan = self.client().plan_drain(call(v1::PlanDrainRequest { member, force: false }, &by)).await;
         let plan = plan.map_err(|status| No::new(StatusCode::CONFLICT, failed(&status).text))?;
         Ok(forms::drain(&self.here, found, plan.get_ref(), &self.form(caller)))
@@ -320,7 +320,7 @@ impl Actions {
                 return Err(No::new(StatusCode::SERVICE_UNAVAILABLE, why));
             }
         };
-        let by = OnBehalf { caller: caller.clone(), from: asker.from() };
+        let by = OnBehalf { caller: caller.clone(), from: asker.address() };
         // It goes on if the browser leaves: what has begun has an outcome, which the audit log has too.
         let work = tokio::spawn(self.clone().carry_out(action, by, going));
         if let Ok(Err(ended)) = tokio::time::timeout(WAIT, work).await
