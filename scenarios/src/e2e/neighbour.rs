@@ -43,10 +43,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// Writes until it is stopped.
-    ///
-    /// # Errors
-    /// When a write fails, or the connection is closed.
+    /// Writes until it is stopped. Fails when a write fails, or the connection is closed.
     fn client(&self, number: u64, export: &Uri) -> Result<()> {
         let mut client = Client::connect(export, TAKEOVER_LIMIT)?;
         let (mut sent, mut open) = (0, 0);
