@@ -373,9 +373,6 @@ impl Gateway {
     }
 
     /// A client's connection to a volume, or to one of a snapshot.
-    ///
-    /// # Errors
-    /// The reason against it.
     pub async fn open(&self, volume: &Name, snapshot: Option<&Name>) -> Result<OpenedExport, Refusal> {
         let set = self.server.name.clone();
         let snapshot = snapshot.map(|name| SnapshotExport { name: name.clone(), token: None });
@@ -395,9 +392,6 @@ impl Drop for Gateway {
 }
 
 /// A journal that is never written.
-///
-/// # Errors
-/// It cannot be opened.
 pub fn empty_log() -> anyhow::Result<NodeLog> {
     let config = holdfast_log::LogConfig::new("nowhere");
     let disk = holdfast_testkit::SimDisk::new();
