@@ -158,10 +158,8 @@ fn leave(export: &Uri) -> Result<()> {
 }
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let (bin, dir, size) = (lab.bin.clone(), lab.dir.join("cluster"), "64MiB".to_string());
     // One gateway: the two are neighbours wherever leadership would be.
-    let options = Options { bin, dir, gateways: 1, store: None, size, settings: Vec::new(), env: Vec::new() };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = Cluster::start(Options { gateways: 1, ..lab.options("64MiB", &[]) })?;
     let store = format!("file://{}", std::path::absolute(lab.dir.join("noisy-store"))?.display());
     let volume = format!("{VOLUME}=256MiB");
     cluster.holdfast(&["set", "create", NOISY, "--store", &store, "--volume", &volume, "--timeout", "60s"])?;

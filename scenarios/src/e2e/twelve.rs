@@ -70,10 +70,8 @@ impl Twelve {
     /// when they do not come up.
     pub(super) fn start(lab: &Lab, further: usize, more: &[&str]) -> Result<Self> {
         step("Twelve gateways in four regions");
-        let (bin, dir, begun) = (lab.bin.clone(), lab.dir.join("cluster"), Instant::now());
-        let (size, settings) = ("16MiB".to_owned(), settings(more));
-        let options = Options { bin, dir, gateways: 1, store: None, size, settings, env: Vec::new() };
-        let mut cluster = Cluster::start(options)?;
+        let (begun, settings) = (Instant::now(), settings(more));
+        let mut cluster = Cluster::start(Options { gateways: 1, settings, ..lab.options("16MiB", &[]) })?;
         let wires = Wires::new(GATEWAYS + further, &cluster.options.dir);
         for index in 1..GATEWAYS + further {
             cluster.start_behind(|far| stands(index, &wires.lead_to(index, far.to_owned())?))?;
