@@ -119,9 +119,6 @@ pub enum NodeError {
 }
 
 /// Opens the cluster keys that these settings name. Whoever keeps them may take half a minute for each.
-///
-/// # Errors
-/// [`KeyError`].
 pub async fn cluster_keys(config: &GatewayConfig) -> Result<ClusterKeys, KeyError> {
     let (key, previous) = (config.key.source(&config.store), config.key_previous.source(&config.store));
     ClusterKeys::load(&key, &previous).await
@@ -191,17 +188,11 @@ pub struct Node {
 
 impl Node {
     /// Opens the data directory. Starts group 0 if the disk has been adopted.
-    ///
-    /// # Errors
-    /// [`NodeError`].
     pub async fn open(config: GatewayConfig, stop: CancellationToken) -> Result<Arc<Self>, NodeError> {
         Self::open_over(config, stop, Seams::default()).await
     }
 
     /// Like `open`, with another disk, store and network.
-    ///
-    /// # Errors
-    /// [`NodeError`].
     pub async fn open_over(
         config: GatewayConfig,
         stop: CancellationToken,
@@ -306,9 +297,6 @@ impl Node {
     /// Makes this gateway a permanent member of a cluster and starts group 0. It runs to its end even if the caller
     /// stops waiting: opening the journal may take longer than the caller waits, and a half-open journal cannot be
     /// opened again. A repeated call does the rest.
-    ///
-    /// # Errors
-    /// [`NodeError`].
     pub fn adopt(self: &Arc<Self>, cluster: u128, member: MemberId) -> BoxFuture<'_, Result<(), NodeError>> {
         Box::pin(async move {
             let node = self.clone();

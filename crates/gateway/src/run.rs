@@ -138,9 +138,6 @@ impl Stop {
 
 /// Runs a gateway until `stop`; `live` has its settings as they change. The future is boxed: otherwise its machine code
 /// would be generated again in each crate that calls this.
-///
-/// # Errors
-/// [`RunError`].
 pub fn run_until(config: GatewayConfig, live: Live, stop: Stop) -> BoxFuture<'static, Result<(), RunError>> {
     Box::pin(run_life(config, stop, Seams { live: Some(live), ..Seams::default() }, None))
 }
@@ -149,9 +146,6 @@ pub fn run_until(config: GatewayConfig, live: Live, stop: Stop) -> BoxFuture<'st
 pub type Begin = Box<dyn FnOnce(Arc<Node>) -> BoxFuture<'static, Result<(), RunError>> + Send>;
 
 /// Runs a node from its data directory. When this returns, no task or listener of it is left.
-///
-/// # Errors
-/// [`RunError`].
 pub fn run_life(
     config: GatewayConfig,
     Stop { asked, now: stop }: Stop,

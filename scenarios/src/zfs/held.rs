@@ -23,10 +23,8 @@ const HOLDS: &str = "sleep 7777";
 /// PostgreSQL's program. Without its mode it starts on this guest no more.
 const PROGRAM: &str = "/usr/lib/postgresql/15/bin/postgres";
 
-/// The act; `primary` is primary before and after it.
-///
-/// # Errors
-/// When the switchover is not refused as it should be, or not done afterwards.
+/// The act; `primary` is primary before and after it. Fails when the switchover is not refused as it should be, or not
+/// done afterwards.
 pub fn act(lab: &Lab, report: &mut Report, primary: &Guest, standby: &Guest) -> Result<()> {
     step("A process works in the pool: a planned switchover");
     let mut session = Lab::session(primary)?;
