@@ -318,6 +318,7 @@ impl World {
             switch,
             // Elections take at least ten seconds: no test depends on the speed of the machine.
             timing: Timing::from_rtt(Duration::from_secs(1)),
+            traces: None,
             stop: stop.clone(),
         });
         let (group, host, switch) = (server.group.clone(), server.host.clone(), server.switch.clone());

@@ -64,6 +64,7 @@ fn started_anew(world: &World) -> Arc<SetServer> {
         health: server.health.clone(),
         switch: server.switch.clone(),
         timing: Timing::from_rtt(Duration::from_secs(1)),
+        traces: None,
         stop: world.stop.clone(),
     })
 }
