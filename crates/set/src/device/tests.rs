@@ -34,6 +34,7 @@ mod journal;
 mod kept_back;
 mod serving;
 mod taken;
+mod traced;
 
 const ME: MemberId = MemberId(1);
 const OTHER: MemberId = MemberId(2);
