@@ -7,8 +7,8 @@
 //! counted. Without an endpoint in the settings there is neither a queue nor a task.
 //!
 //! Owns: spans and their form on the wire ([`encode`], pure), which writes are recorded ([`Traces::wants`]), the queue,
-//! the task that sends ([`Exporter`]), which endpoints are allowed ([`check`]). Does not own: moments and names of spans
-//! (whoever measures has them), settings. Depends on: nothing of ours.
+//! the task that sends ([`Exporter`]), which endpoints are allowed ([`check`]). Does not own: moments and names of
+//! spans (whoever measures has them), settings. Depends on: nothing of ours.
 
 mod endpoint;
 mod exporter;

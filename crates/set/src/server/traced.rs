@@ -1,5 +1,5 @@
-//! Spans of a set at its leader (ADR 0078): of what a grant waited for, and of some writes. Without a collector there is
-//! no clock read and nothing noted.
+//! Spans of a set at its leader (ADR 0078): of what a grant waited for, and of some writes. Without a collector no
+//! clock is read, and nothing is noted.
 
 use crate::sequencer::{Moments, Op};
 use holdfast_control::set::Lease;
