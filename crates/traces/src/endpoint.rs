@@ -24,6 +24,11 @@ pub struct TracesError {
 /// # Errors
 /// What was expected, for people.
 pub fn check(endpoint: &str, ca: bool) -> Result<(), &'static str> {
+    allowed(endpoint, ca).map(|_| ())
+}
+
+/// The address as it was understood, if [`check`] allows it.
+fn allowed(endpoint: &str, ca: bool) -> Result<Url, &'static str> {
     const FORM: &str = "https://HOST:PORT, or http:// with a loopback address, such as http://127.0.0.1:4317 (R10)";
     let url = Url::parse(endpoint).map_err(|_| FORM)?;
     let loopback = match url.host() {
@@ -32,27 +37,30 @@ pub fn check(endpoint: &str, ca: bool) -> Result<(), &'static str> {
         Some(Host::Ipv4(address)) => address.is_loopback(),
         Some(Host::Ipv6(address)) => address.is_loopback(),
     };
-    let plain = url.scheme() == "http" && loopback;
-    let bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
-    match url.scheme() {
-        _ if !bare => Err(FORM),
-        "https" if ca => Ok(()),
-        "https" => Err("the certificate of the authority in traces.ca beside https"),
-        _ if plain => Ok(()),
-        _ => Err(FORM),
+    let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+    // A password would be in logs, and no collector would get it.
+    let nameless = url.username().is_empty() && url.password().is_none();
+    let (https, plain) = (url.scheme() == "https", url.scheme() == "http" && loopback);
+    if !bare || !nameless || !(https || plain) {
+        return Err(FORM);
     }
+    if https && !ca {
+        return Err("the certificate of the authority in traces.ca beside https");
+    }
+    Ok(url)
 }
 
 /// Connects when something is sent. Needs the runtime.
 ///
 /// # Errors
-/// Not an allowed address, or no certificate in `ca` (PEM).
+/// Not an allowed address, or a damaged certificate in `ca` (PEM).
 pub(crate) fn channel(address: &str, ca: Option<&[u8]>) -> Result<Channel, TracesError> {
     let bad = |reason: String| TracesError { endpoint: address.to_string(), reason };
-    check(address, ca.is_some()).map_err(|expected| bad(format!("expected {expected}")))?;
-    let mut endpoint = Endpoint::from_shared(address.to_string()).map_err(|e| bad(e.to_string()))?;
+    let url = allowed(address, ca.is_some()).map_err(|expected| bad(format!("expected {expected}")))?;
+    // What was checked, not the text: another reader of the text might find another host or scheme in it (R10).
+    let mut endpoint = Endpoint::from_shared(url.to_string()).map_err(|e| bad(e.to_string()))?;
     endpoint = endpoint.connect_timeout(CONNECT_LIMIT).tcp_nodelay(true);
-    if let Some(ca) = ca.filter(|_| address.starts_with("https://")) {
+    if let Some(ca) = ca.filter(|_| url.scheme() == "https") {
         let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
         endpoint = endpoint.tls_config(tls).map_err(|e| bad(e.to_string()))?;
     }

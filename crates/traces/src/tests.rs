@@ -112,6 +112,7 @@ fn spans_leave_the_machine_over_tls_only() {
         ("http://[::1]:4317", false),
         ("https://collector.example:4317", true),
         ("https://127.0.0.1:4317", true),
+        ("HTTPS://collector.example:4317", true),
     ] {
         assert_eq!(check(endpoint, ca), Ok(()), "{endpoint}");
     }
@@ -125,6 +126,8 @@ fn spans_leave_the_machine_over_tls_only() {
         "http://127.0.0.1:4317/v1/traces",
         "https://collector.example:4317/?a=b",
         "https://me@collector.example:4317",
+        "http://:secret@127.0.0.1:4317",
+        "http://127.0.0.1:4317/#a",
         "",
     ] {
         assert!(check(endpoint, true).is_err_and(|expected| expected.contains("R10")), "{endpoint}");
