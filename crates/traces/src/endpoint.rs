@@ -41,7 +41,7 @@ fn allowed(endpoint: &str, ca: bool) -> Result<Url, &'static str> {
     // A password would be in logs, and no collector would get it.
     let nameless = url.username().is_empty() && url.password().is_none();
     let (https, plain) = (url.scheme() == "https", url.scheme() == "http" && loopback);
-    if !bare || !nameless || !(https || plain) {
+    if !(bare && nameless && (https || plain)) {
         return Err(FORM);
     }
     if https && !ca {

@@ -1,6 +1,6 @@
 //! Sends spans to the collector: some seconds of them in one call, one attempt for each.
 
-use crate::queue::drop_spans;
+use crate::dropped::drop_spans;
 use crate::span::{Resource, Span, encode};
 use crate::v1::trace_service_client::TraceServiceClient;
 use std::time::Duration;
@@ -17,6 +17,9 @@ const BATCH: usize = 512;
 
 /// How long one call may take. Then its spans are dropped: the collector may have them or not.
 const SEND_LIMIT: Duration = Duration::from_secs(10);
+
+/// So many characters of a collector's reason are logged.
+const REASON_MAX: usize = 200;
 
 /// Takes spans from the queue and sends them.
 #[derive(Debug)]
@@ -48,11 +51,14 @@ impl Exporter {
         self.run_every(SEND_EVERY).await;
     }
 
-    /// Like `run`, with another time for which a span may wait for others.
-    pub async fn run_every(mut self, every: Duration) {
+    /// Like `run`, with another time for which a span may wait for others. Returns how many spans the collector did not
+    /// take; they are counted as dropped.
+    pub async fn run_every(mut self, every: Duration) -> u64 {
+        let mut lost = 0;
         while let Some(batch) = self.gather(every).await {
-            self.send(batch).await;
+            lost += self.send(batch).await;
         }
+        lost
     }
 
     /// The next spans; `None` if no more come.
@@ -69,7 +75,8 @@ impl Exporter {
         Some(batch)
     }
 
-    async fn send(&mut self, batch: Vec<Span>) {
+    /// One attempt. Returns how many of these spans were lost.
+    async fn send(&mut self, batch: Vec<Span>) -> u64 {
         let count = batch.len() as u64;
         let request = encode(&self.resource, batch);
         let (lost, why) = match timeout(SEND_LIMIT, self.client.export(request)).await {
@@ -81,12 +88,18 @@ impl Exporter {
             Err(_) => (count, format!("no answer within {SEND_LIMIT:?}")),
         };
         drop_spans(lost);
-        if (lost > 0) == self.failing {
-            return;
+        if (lost > 0) != self.failing {
+            self.failing = lost > 0;
+            self.tell(lost, &why);
         }
-        self.failing = lost > 0;
+        lost
+    }
+
+    /// The collector has begun to take spans, or not to.
+    fn tell(&self, lost: u64, why: &str) {
         let endpoint = &self.endpoint;
         if self.failing {
+            let why: String = why.chars().take(REASON_MAX).collect();
             tracing::warn!(endpoint, lost, why, "the collector does not take traces: they are dropped and counted");
         } else {
             tracing::info!(endpoint, "the collector takes traces again");

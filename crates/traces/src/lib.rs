@@ -10,6 +10,7 @@
 //! the task that sends ([`Exporter`]), which endpoints are allowed ([`check`]). Does not own: moments and names of
 //! spans (whoever measures has them), settings. Depends on: nothing of ours.
 
+mod dropped;
 mod endpoint;
 mod exporter;
 mod queue;
@@ -21,9 +22,10 @@ mod span;
 #[cfg(test)]
 mod tests;
 
+pub use dropped::dropped;
 pub use endpoint::{TracesError, check};
 pub use exporter::Exporter;
-pub use queue::{SPANS_MAX, TraceOptions, Traces, dropped};
+pub use queue::{SPANS_MAX, TraceOptions, Traces};
 pub use span::{Attribute, Resource, Span, SpanId, TraceId, Value, Wall, encode};
 
 /// Generated from `proto/trace.proto`: what is used of OTLP. Its specification is the reference.

@@ -1,29 +1,16 @@
 //! Where spans wait to be sent. Bounded; nobody waits for room.
 
+use crate::dropped::drop_spans;
 use crate::endpoint::{TracesError, channel};
 use crate::exporter::Exporter;
 use crate::sampler::Sampler;
 use crate::span::{Resource, Span};
-use metrics::counter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Maximum number of spans that wait to be sent.
 pub const SPANS_MAX: usize = 1024;
-
-static DROPPED: AtomicU64 = AtomicU64::new(0);
-
-/// Number of spans that this process has dropped, for metrics that are written by hand.
-pub fn dropped() -> u64 {
-    DROPPED.load(Ordering::Relaxed)
-}
-
-pub(crate) fn drop_spans(count: u64) {
-    DROPPED.fetch_add(count, Ordering::Relaxed);
-    counter!("holdfast_traces_dropped_total").increment(count);
-}
 
 /// What to record, and where to send it.
 #[derive(Clone, Debug)]
@@ -65,11 +52,18 @@ impl Traces {
         Ok((Self(Arc::new(inner)), Exporter::new(channel, options.endpoint, options.resource, taken)))
     }
 
-    /// Takes these spans, all of them or none: a part of a write says little.
-    pub fn record(&self, spans: Vec<Span>) {
+    /// Takes these spans, all of them or none: a part of a write says little. Returns whether it took them; otherwise
+    /// they are counted as dropped.
+    pub fn record(&self, spans: Vec<Span>) -> bool {
         match self.0.queue.try_reserve_many(spans.len()) {
-            Ok(permits) => permits.zip(spans).for_each(|(permit, span)| permit.send(span)),
-            Err(_) => drop_spans(spans.len() as u64),
+            Ok(permits) => {
+                permits.zip(spans).for_each(|(permit, span)| permit.send(span));
+                true
+            }
+            Err(_) => {
+                drop_spans(spans.len() as u64);
+                false
+            }
         }
     }
 
