@@ -124,6 +124,11 @@ pub enum NodeError {
     Refused(String),
 }
 
+/// A file that settings name cannot be read.
+fn unread((what, source): (String, std::io::Error)) -> NodeError {
+    NodeError::Io { what, source }
+}
+
 /// Opens the cluster keys that these settings name. Whoever keeps them may take half a minute for each.
 ///
 /// # Errors
@@ -221,9 +226,9 @@ impl Node {
             None => Arc::new(cluster_keys(&config).await?),
         };
         let tls = config.tls.load(Role::Gateway)?;
-        let etcd = config.etcd.load().map_err(|(what, source)| NodeError::Io { what, source })?;
+        let etcd = config.etcd.load().map_err(unread)?;
         let mirror = etcd.map(|options| Mirror::new(&options, &config.etcd.prefix)).transpose()?;
-        let traces = NodeTraces::open(&config)?;
+        let traces = NodeTraces::open(config.traces.load(config.name.as_str()).map_err(unread)?)?;
         let identity = Identity::open(&config.data_dir)?;
         let memory =
             usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);

@@ -1,8 +1,6 @@
 //! Traces of this gateway's sets, if the settings name a collector.
 
-use super::NodeError;
-use crate::config::GatewayConfig;
-use holdfast_traces::{Exporter, Traces};
+use holdfast_traces::{Exporter, TraceOptions, Traces, TracesError};
 use holdfast_types::sync::LockExt;
 use std::sync::Mutex;
 
@@ -13,10 +11,8 @@ pub(super) struct NodeTraces {
 }
 
 impl NodeTraces {
-    /// Without an endpoint there is neither. Connects to nobody yet.
-    pub(super) fn open(config: &GatewayConfig) -> Result<Self, NodeError> {
-        let options = config.traces.load(config.name.as_str());
-        let options = options.map_err(|(what, source)| NodeError::Io { what, source })?;
+    /// Without options there is neither. Connects to nobody yet.
+    pub(super) fn open(options: Option<TraceOptions>) -> Result<Self, TracesError> {
         let (queue, exporter) = options.map(Traces::new).transpose()?.unzip();
         Ok(Self { queue, exporter: Mutex::new(exporter) })
     }

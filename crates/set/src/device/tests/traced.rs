@@ -59,7 +59,7 @@ async fn only_a_slow_write_is_recorded_where_none_is_sampled() {
         // Recorded after the trim would have been.
         let (owner, ttl) = (Owner::new("host").unwrap(), Duration::from_secs(30));
         server.acquire(owner, Token(9), ttl, RequestId(9), true, false).await.expect("by force");
-        let mut names = Vec::new();
+        let mut names: Vec<String> = Vec::new();
         while names.iter().filter(|name| *name == "serve").count() < 2 {
             for of_resource in soon(collector.request()).await.resource_spans {
                 let spans = of_resource.scope_spans.into_iter().flat_map(|of_scope| of_scope.spans);
