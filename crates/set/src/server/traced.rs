@@ -57,9 +57,10 @@ impl Waits {
         let (id, parent, name) = (SpanId::random(), None, "serve");
         let (start_unix_ns, end_unix_ns) = (at(begin), at(self.granted));
         let serve = Span { trace, id, parent, name, start_unix_ns, end_unix_ns, attributes };
-        let ready = self.led.and_then(|led| Some((led.since, led.ready?))).filter(|(_, ready)| *ready > begin);
-        let first =
-            ready.map(|(since, ready)| serve.part("serve.first_entry", at(since.max(begin)), at(ready), vec![]));
+        let ready = self.led.and_then(|led| Some((led.since.max(begin), led.ready?)));
+        // Led and ready are noted when an event is followed, which may be later than the grant saw them.
+        let ready = ready.filter(|(since, ready)| since < ready && *ready <= self.looked);
+        let first = ready.map(|(since, ready)| serve.part("serve.first_entry", at(since), at(ready), Vec::new()));
         let may_look = ready.map_or(self.asked, |(_, ready)| ready.max(self.asked));
         let head = serve.part("serve.head", at(may_look), at(self.looked), Vec::new());
         let grant = serve.part("serve.grant", at(self.looked), at(self.granted), Vec::new());
@@ -236,6 +237,7 @@ mod tests {
         assert_eq!(times.of_grant(times.led(100, 200, false), false), plain, "the set may have been free for long");
         assert_eq!(times.of_grant(times.led(100, 200, true), true), plain, "it was served in this term before");
         assert_eq!(times.of_grant(None, true), plain);
+        assert_eq!(times.of_grant(times.led(550, 550, false), false), plain, "it was noted later than it was");
         let found = times.of_grant(times.led(100, 400, false), false);
         let expected = [("serve", 300, 600), ("serve.first_entry", 300, 400), ("serve.head", 400, 500), grant];
         assert_eq!(found, expected, "of the wait for the first entry, the part behind its question");
