@@ -123,7 +123,8 @@ impl SetTraces {
         }
     }
 
-    /// The lease was granted here, and is served. The owner is not named: that of a plain export has an address.
+    /// The lease was granted here, and is served. The owner is not named: that of a plain export has a client's
+    /// address. Nor does the id of its trace come from it: whoever has the id could try all addresses.
     pub(super) fn granted(&self, lease: &Lease, continued: bool, asked: Option<Instant>, looked: Option<Instant>) {
         let (Some(traces), Some(asked), Some(looked)) = (&self.traces, asked, looked) else { return };
         let led = {
@@ -139,7 +140,10 @@ impl SetTraces {
             ("continued", Value::Is(continued)),
         ];
         attributes.extend(led.map(|led| ("term", Value::Number(led.term.0))));
-        let trace = TraceId::of_grant(self.set.as_str(), lease.owner.as_str(), lease.epoch.0);
+        let trace = match lease.plain {
+            true => TraceId::random(),
+            false => TraceId::of_grant(self.set.as_str(), lease.owner.as_str(), lease.epoch.0),
+        };
         traces.record(waits.spans(Wall::now(), trace, attributes));
     }
 
