@@ -1,5 +1,6 @@
 //! Which collectors spans may be sent to, and how to connect to one.
 
+use std::error::Error;
 use std::time::Duration;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use url::{Host, Url};
@@ -7,9 +8,9 @@ use url::{Host, Url};
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The address of a collector cannot be used.
+/// A collector cannot be sent to: its address, or the certificate of its authority.
 #[derive(Debug, thiserror::Error)]
-#[error("{endpoint:?} is no address of a collector: {reason}")]
+#[error("no traces can be sent to {endpoint:?}: {reason}")]
 pub struct TracesError {
     /// As given.
     endpoint: String,
@@ -50,19 +51,40 @@ fn allowed(endpoint: &str, ca: bool) -> Result<Url, &'static str> {
     Ok(url)
 }
 
-/// Connects when something is sent. Needs the runtime.
+/// The reason below the reasons, such as that nobody listens there.
+pub(crate) fn innermost(error: &dyn Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}
+
+/// How to connect. Connects to nobody.
 ///
 /// # Errors
-/// Not an allowed address, or a damaged certificate in `ca` (PEM).
-pub(crate) fn channel(address: &str, ca: Option<&[u8]>) -> Result<Channel, TracesError> {
+/// Not an allowed address, or no certificate in `ca` (PEM), or a damaged one.
+pub(crate) fn way(address: &str, ca: Option<&[u8]>) -> Result<Endpoint, TracesError> {
     let bad = |reason: String| TracesError { endpoint: address.to_string(), reason };
     let url = allowed(address, ca.is_some()).map_err(|expected| bad(format!("expected {expected}")))?;
     // What was checked, not the text: another reader of the text might find another host or scheme in it (R10).
-    let mut endpoint = Endpoint::from_shared(url.to_string()).map_err(|e| bad(e.to_string()))?;
+    let mut endpoint = Endpoint::from_shared(url.to_string()).map_err(|e| bad(innermost(&e)))?;
     endpoint = endpoint.connect_timeout(CONNECT_LIMIT).tcp_nodelay(true);
     if let Some(ca) = ca.filter(|_| url.scheme() == "https") {
+        // A file without any would be an authority that nobody is signed by.
+        if !String::from_utf8_lossy(ca).contains("-----BEGIN CERTIFICATE-----") {
+            return Err(bad("found no certificate in traces.ca, expected PEM".to_string()));
+        }
         let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
-        endpoint = endpoint.tls_config(tls).map_err(|e| bad(e.to_string()))?;
+        endpoint = endpoint.tls_config(tls).map_err(|e| bad(format!("traces.ca: {}", innermost(&e))))?;
     }
-    Ok(endpoint.connect_lazy())
+    Ok(endpoint)
+}
+
+/// Connects when something is sent. Needs the runtime.
+///
+/// # Errors
+/// As [`way`].
+pub(crate) fn channel(address: &str, ca: Option<&[u8]>) -> Result<Channel, TracesError> {
+    Ok(way(address, ca)?.connect_lazy())
 }

@@ -1,12 +1,12 @@
 //! Sends spans to the collector: some seconds of them in one call, one attempt for each.
 
 use crate::dropped::drop_spans;
+use crate::endpoint::innermost;
 use crate::span::{Resource, Span, encode};
 use crate::v1::trace_service_client::TraceServiceClient;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
-use tonic::Status;
 use tonic::transport::Channel;
 
 /// A span waits for others at most this long.
@@ -30,15 +30,6 @@ pub struct Exporter {
     queue: mpsc::Receiver<Span>,
     /// The last call has failed. It is logged once.
     failing: bool,
-}
-
-/// The reason below the reasons, such as that nobody listens there.
-fn innermost(status: &Status) -> String {
-    let mut deepest: &dyn std::error::Error = status;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    deepest.to_string()
 }
 
 impl Exporter {

@@ -1,7 +1,7 @@
 //! Where spans wait to be sent. Bounded; nobody waits for room.
 
 use crate::dropped::drop_spans;
-use crate::endpoint::{TracesError, channel};
+use crate::endpoint::{TracesError, channel, way};
 use crate::exporter::Exporter;
 use crate::sampler::Sampler;
 use crate::span::{Resource, Span};
@@ -25,6 +25,16 @@ pub struct TraceOptions {
     pub sample: u32,
     /// So slow a write is recorded in any case.
     pub slow: Duration,
+}
+
+impl TraceOptions {
+    /// Whether [`Traces::new`] takes them. Connects to nobody, and needs no runtime.
+    ///
+    /// # Errors
+    /// [`TracesError`].
+    pub fn check(&self) -> Result<(), TracesError> {
+        way(&self.endpoint, self.ca.as_deref()).map(|_| ())
+    }
 }
 
 #[derive(Debug)]

@@ -141,6 +141,19 @@ async fn no_queue_is_made_for_an_endpoint_that_is_not_allowed() {
     assert!(error.contains("\"http://10.0.0.1:4317\"") && error.contains("expected https://"), "{error}");
 }
 
+#[test]
+fn a_certificate_that_cannot_be_read_is_told_before_anything_is_sent() {
+    let with = |ca: &str| {
+        let ca = Some(ca.as_bytes().to_vec());
+        let options = TraceOptions { ca, ..options("https://collector.example:4317") };
+        options.check().map_err(|error| error.to_string())
+    };
+    assert!(with("").is_err_and(|error| error.contains("found no certificate in traces.ca")));
+    let damaged = with("-----BEGIN CERTIFICATE-----\n*\n-----END CERTIFICATE-----\n");
+    assert!(damaged.is_err_and(|error| error.contains("traces.ca: ")));
+    assert!(options("http://127.0.0.1:4317").check().is_ok());
+}
+
 #[tokio::test]
 async fn spans_reach_the_collector_together() {
     let mut collector = Receiver::start().await;

@@ -23,7 +23,7 @@ impl TracesConfig {
     /// Reads the file; `None` without an endpoint. `host`: its name.
     ///
     /// # Errors
-    /// The file cannot be read or is too long, with its path.
+    /// The file cannot be read, with its path, is too long or has no certificate.
     pub(crate) fn load(&self, host: &str) -> Result<Option<TraceOptions>, String> {
         let Some(endpoint) = self.endpoint.clone() else { return Ok(None) };
         let named = |path: &PathBuf, error: io::Error| format!("traces.ca {}: {error}", path.display());
@@ -31,6 +31,8 @@ impl TracesConfig {
         let ca = self.ca.as_ref().map(read).transpose()?;
         let resource = Resource { service: "holdfast-agent", instance: host.to_string() };
         // An agent has no writes.
-        Ok(Some(TraceOptions { endpoint, ca, resource, sample: 0, slow: Duration::MAX }))
+        let options = TraceOptions { endpoint, ca, resource, sample: 0, slow: Duration::MAX };
+        options.check().map_err(|error| format!("[traces]: {error}"))?;
+        Ok(Some(options))
     }
 }

@@ -4,6 +4,7 @@ use holdfast_settings::settings;
 use holdfast_tls::files::{self, PEM_BYTES_MAX};
 use holdfast_traces::{Resource, TraceOptions};
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ impl TracesConfig {
     /// Reads the file; `None` without an endpoint. `gateway`: its name.
     ///
     /// # Errors
-    /// The file cannot be read or is too long, with the name of its setting.
-    pub fn load(&self, gateway: &str) -> Result<Option<TraceOptions>, (String, std::io::Error)> {
+    /// The file cannot be read, is too long or has no certificate, with the name of its setting.
+    pub fn load(&self, gateway: &str) -> Result<Option<TraceOptions>, (String, io::Error)> {
         let Some(endpoint) = self.endpoint.clone() else { return Ok(None) };
         let read = |path: &PathBuf| {
             files::read(path, PEM_BYTES_MAX).map_err(|error| (format!("traces.ca {}", path.display()), error))
@@ -35,6 +36,9 @@ impl TracesConfig {
         let ca = self.ca.as_ref().map(read).transpose()?;
         let resource = Resource { service: "holdfast-gateway", instance: gateway.to_string() };
         let slow = Duration::from_millis(self.slow_ms);
-        Ok(Some(TraceOptions { endpoint, ca, resource, sample: self.sample, slow }))
+        let options = TraceOptions { endpoint, ca, resource, sample: self.sample, slow };
+        let unusable = |error| ("[traces]".to_string(), io::Error::new(io::ErrorKind::InvalidData, error));
+        options.check().map_err(unusable)?;
+        Ok(Some(options))
     }
 }
