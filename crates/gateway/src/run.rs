@@ -15,6 +15,7 @@ use holdfast_front::{Front, FrontLimits, FrontTls, LimitsError};
 use holdfast_raft::{Admitted, Known, RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
 use holdfast_tls::{Either, HttpTls, Role, Tls, TlsStream, admits, certificate};
+use holdfast_traces::Exporter;
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -346,7 +347,13 @@ async fn follow_audit(audit: Audit, at: AuditConfig, live: Live) -> DoorEnd {
     match audit::follow(audit, at, live).await {}
 }
 
-/// What looks at files and settings beside the listeners.
+/// Sends traces until aborted: what was recorded in the last seconds of a gateway is lost with it.
+async fn send_traces(exporter: Exporter) -> DoorEnd {
+    exporter.run().await;
+    std::future::pending().await
+}
+
+/// What looks at files and settings beside the listeners, and what sends traces.
 fn follow(doors: &mut JoinSet<DoorEnd>, node: &Node, audit: Option<Audit>) {
     if let Some(tls) = node.tls.clone() {
         doors.spawn(follow_certificate(tls));
@@ -354,6 +361,9 @@ fn follow(doors: &mut JoinSet<DoorEnd>, node: &Node, audit: Option<Audit>) {
     if let Some(audit) = audit {
         let (at, live) = (node.config.audit.clone(), node.settings.clone());
         doors.spawn(follow_audit(audit, at, live));
+    }
+    if let Some(exporter) = node.take_exporter() {
+        doors.spawn(send_traces(exporter));
     }
 }
 

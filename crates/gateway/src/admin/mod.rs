@@ -26,6 +26,8 @@ mod space;
 mod status;
 mod stores;
 mod tasks;
+#[cfg(test)]
+mod traced_tests;
 mod volumes;
 
 pub(crate) use page::{Gathered, SETS_MAX, SetHere};

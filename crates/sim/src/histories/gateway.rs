@@ -336,6 +336,7 @@ impl Gateway {
             health,
             switch,
             timing: TIMING,
+            traces: None,
             stop: stop.clone(),
         });
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
