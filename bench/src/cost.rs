@@ -109,10 +109,7 @@ fn plan(args: &Args) -> Result<Plan> {
     Ok(Plan { bin: args.build.binary(PROFILE)?, settings, gateways, sets, settle, window })
 }
 
-/// Runs the benchmark.
-///
-/// # Errors
-/// When a cluster cannot be started or looked at. A bad figure is no error.
+/// Runs the benchmark. Fails when a cluster cannot be started or looked at. A bad figure is no error.
 pub fn bench(args: &Args) -> Result<()> {
     if !args.no_setup {
         setup::setup(For::Tests)?;

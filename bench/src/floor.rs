@@ -21,10 +21,8 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Starts two followers, then the leader. Journals and the export's image are in `dir`, and are kept.
-    ///
-    /// # Errors
-    /// When it cannot be compiled, or when a process does not start.
+    /// Starts two followers, then the leader. Journals and the export's image are in `dir`, and are kept. Fails when it
+    /// cannot be compiled, or when a process does not start.
     pub fn start(dir: &Path) -> Result<Self> {
         let program = program(dir)?;
         let first = free_ports(3)?;
@@ -44,10 +42,7 @@ impl Floor {
         self.processes.iter().map(Proc::pid).collect()
     }
 
-    /// Ends its processes, the leader first.
-    ///
-    /// # Errors
-    /// When one does not end.
+    /// Ends its processes, the leader first. Fails when one does not end.
     pub fn stop(self) -> Result<()> {
         self.processes.into_iter().rev().try_for_each(|mut process| process.stop(Signal::TERM, STOP_LIMIT))
     }

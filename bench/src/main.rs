@@ -113,10 +113,7 @@ fn main() -> ExitCode {
 
 const PROFILE: &str = "release";
 
-/// Runs the benchmark.
-///
-/// # Errors
-/// When a target cannot be set up or measured. A slow target is no error.
+/// Runs the benchmark. Fails when a target cannot be set up or measured. A slow target is no error.
 pub fn bench(args: &Args) -> Result<()> {
     match &args.what {
         Some(What::Storage(args)) => return storage::bench(args),

@@ -115,10 +115,8 @@ fn volumes(args: &Args) -> Vec<Volume> {
     }
 }
 
-/// Runs the benchmark.
-///
-/// # Errors
-/// When a volume cannot be made or measured, or returns other data than was written. A bad figure is no error.
+/// Runs the benchmark. Fails when a volume cannot be made or measured, or returns other data than was written. A bad
+/// figure is no error.
 pub fn bench(args: &Args) -> Result<()> {
     let plan = plan(args)?;
     let dir = fresh_dir("bench-map")?;

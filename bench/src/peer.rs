@@ -32,10 +32,7 @@ const DISK_CACHE_GB: f64 = 8.0;
 
 const EXPORT: &str = "vol1";
 
-/// The program, built if missing.
-///
-/// # Errors
-/// When it cannot be fetched or built.
+/// The program, built if missing. Fails when it cannot be fetched or built.
 pub fn program() -> Result<PathBuf> {
     let to = root().join("target/peer");
     let bin = to.join("bin/zerofs");
@@ -68,10 +65,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Configures one on an S3 server, and makes an export of `size_mib`.
-    ///
-    /// # Errors
-    /// When it does not build, does not start, or refuses a call.
+    /// Configures one on an S3 server, and makes an export of `size_mib`. Fails when it does not build, does not start,
+    /// or refuses a call.
     pub fn prepare(dir: &Path, s3: &S3, size_mib: u64, cache_mib: u64) -> Result<Self> {
         std::fs::create_dir_all(dir)?;
         let first = free_ports(2)?;
@@ -109,10 +104,7 @@ impl Peer {
         ))
     }
 
-    /// Starts it; it is ready once it listens on both ports.
-    ///
-    /// # Errors
-    /// When it does not listen within a minute.
+    /// Starts it; it is ready once it listens on both ports. Fails when it does not listen within a minute.
     pub fn start(&self) -> Result<(Proc, Uri)> {
         let command = crate::cmd::cmd(&self.bin).arg("run").arg("--config").arg(self.config()).into_command();
         let mut server = Proc::spawn("zerofs", command, &self.dir.join("zerofs.log"))?;
@@ -125,10 +117,8 @@ impl Peer {
 /// Limit for writing what it has in memory.
 pub const STOP_LIMIT: Duration = Duration::from_secs(120);
 
-/// Creates `.nbd/NAME` of `size` bytes: each file of that folder is an export.
-///
-/// # Errors
-/// When the server refuses a call, or does not answer within 30 s.
+/// Creates `.nbd/NAME` of `size` bytes: each file of that folder is an export. Fails when the server refuses a call, or
+/// does not answer within 30 s.
 fn export(addr: &str, name: &str, size: u64) -> Result<()> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;

@@ -203,10 +203,7 @@ impl Results {
         lines
     }
 
-    /// Writes `results.json`.
-    ///
-    /// # Errors
-    /// When it cannot be written.
+    /// Writes `results.json`. Fails when it cannot be written.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let mut medians = BTreeMap::new();
         for row in &self.rows {

@@ -202,10 +202,7 @@ pub fn rows(text: &str) -> Vec<Row> {
     ROWS.iter().filter(|r| r.key.contains(text)).copied().collect()
 }
 
-/// Runs one fio row for `seconds` on `mib` MiB at `place`.
-///
-/// # Errors
-/// fio's, or when its report cannot be read.
+/// Runs one fio row for `seconds` on `mib` MiB at `place`. Fails when fio does, or when its report cannot be read.
 pub fn fio(place: &Place<'_>, args: &[&str], mib: u64, seconds: u64) -> Result<Value> {
     let said = place
         .fio()
@@ -217,17 +214,11 @@ pub fn fio(place: &Place<'_>, args: &[&str], mib: u64, seconds: u64) -> Result<V
 }
 
 /// Writes the whole range once, so that every row overwrites and reads existing data.
-///
-/// # Errors
-/// fio's.
 pub fn fill(place: &Place<'_>, mib: u64) -> Result<()> {
     place.fio().args(["--rw=write", "--bs=1M", "--iodepth=4", "--end_fsync=1"]).arg(format!("--size={mib}M")).run()
 }
 
 /// Reads the whole range once before a hot read.
-///
-/// # Errors
-/// fio's.
 pub fn warm(place: &Place<'_>, mib: u64) -> Result<()> {
     place.fio().args(["--rw=read", "--bs=128k", "--iodepth=4"]).arg(format!("--size={mib}M")).run()
 }

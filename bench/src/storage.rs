@@ -121,10 +121,7 @@ fn settings(plan: &Plan, args: &Args) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Runs the benchmark.
-///
-/// # Errors
-/// When a row cannot run. A bad figure is no error.
+/// Runs the benchmark. Fails when a row cannot run. A bad figure is no error.
 pub fn bench(args: &Args) -> Result<()> {
     let rows = chosen(&args.rows);
     let has = |key: &str| rows.iter().any(|(row, _)| *row == key);

@@ -144,9 +144,6 @@ impl Up {
 
 impl Target {
     /// Creates everything that the rows need.
-    ///
-    /// # Errors
-    /// When a step fails.
     pub fn prepare(kind: Kind, bin: &Path, dir: &Path, public: &Path, scale: &Scale) -> Result<Self> {
         let dir = dir.join(kind.letter().to_string());
         let public = public.join(kind.letter().to_string());
@@ -278,9 +275,6 @@ impl Target {
     }
 
     /// Starts it, measures each row, stops it. `None` for a row that does not apply to this target.
-    ///
-    /// # Errors
-    /// When a step fails.
     pub fn measure(&mut self, rows: &[Row], scale: &Scale) -> Result<BTreeMap<&'static str, Value>> {
         let mut measured = BTreeMap::new();
         let up = self.up()?;

@@ -35,10 +35,7 @@ pub struct Build {
 
 impl Build {
     /// Returns the path of `holdfast`. Builds it if no `--bin` is given, in the profile `usual` if no `--profile` is
-    /// given.
-    ///
-    /// # Errors
-    /// When it does not build.
+    /// given. Fails when it does not build.
     pub fn binary(&self, usual: &str) -> Result<PathBuf> {
         if let Some(bin) = &self.bin {
             return bin.canonicalize().with_context(|| bin.display().to_string());
@@ -48,10 +45,7 @@ impl Build {
     }
 
     /// Like [`Build::binary`], for the demo: without the parts of `holdfast` that it does not run, unless a program or
-    /// a profile is given.
-    ///
-    /// # Errors
-    /// When it does not build.
+    /// a profile is given. Fails when it does not build.
     pub fn demo_binary(&self) -> Result<PathBuf> {
         if !self.is_usual() {
             return self.binary(DEMO_PROFILE);
@@ -65,10 +59,7 @@ impl Build {
     }
 
     /// Builds another program of our workspace in the same profile and returns its path. It is built together with
-    /// `holdfast`, so that common dependencies are built once.
-    ///
-    /// # Errors
-    /// When it does not build.
+    /// `holdfast`, so that common dependencies are built once. Fails when it does not build.
     pub fn program(&self, package: &str, name: &str, usual: &str) -> Result<PathBuf> {
         let profile = self.profile.as_deref().unwrap_or(usual);
         built(&[of(package, profile), vec!["--bin", name]].concat(), name, profile)
@@ -114,10 +105,7 @@ fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
 }
 
 /// Builds the program that runs the demo, and the `holdfast` that [`Build::demo_binary`] then finds built. Returns the
-/// path of the former.
-///
-/// # Errors
-/// When they do not build.
+/// path of the former. Fails when they do not build.
 pub fn demo_program() -> Result<PathBuf> {
     built(&[&DEMO[..], &["--bin", "holdfast", "--bin", SCENARIOS][..]].concat(), SCENARIOS, DEMO_PROFILE)
 }
@@ -185,19 +173,14 @@ pub fn root() -> &'static Path {
 }
 
 /// An empty folder below `target/`, locked until this process ends: a second run of the same chore must not empty it
-/// meanwhile.
-///
-/// # Errors
-/// When cargo keeps what it builds there, when another process holds it, or when it cannot be emptied or created.
+/// meanwhile. Fails when cargo keeps what it builds there, when another process holds it, or when it cannot be emptied
+/// or created.
 pub fn fresh_dir(name: &str) -> Result<PathBuf> {
     fresh_dir_after(name, |_| Ok(()))
 }
 
 /// Like [`fresh_dir`]. `before` is called when the folder is locked and not yet emptied, so that the caller can save
-/// files from it.
-///
-/// # Errors
-/// As [`fresh_dir`], and those of `before`.
+/// files from it. Fails as [`fresh_dir`] and `before` do.
 pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let dir = root().join("target").join(name);
     // A profile of that name would be built there, and emptying the folder would delete the program just built.
@@ -226,10 +209,8 @@ pub fn fresh_dir_after(name: &str, before: impl FnOnce(&Path) -> Result<()>) -> 
 }
 
 /// A folder with a short path outside of the tree, readable by all users: the system user postgres must reach its
-/// files, and a socket's path may have at most 107 bytes. Dropping the guard removes it.
-///
-/// # Errors
-/// When it cannot be created.
+/// files, and a socket's path may have at most 107 bytes. Dropping the guard removes it. Fails when it cannot be
+/// created.
 pub fn public_dir(name: &str) -> Result<(PathBuf, crate::undo::Guard)> {
     use std::os::unix::fs::PermissionsExt;
     let dir = std::env::temp_dir().join(format!("holdfast-{name}-{}", std::process::id()));

@@ -52,10 +52,8 @@ impl Cmd {
         self.0
     }
 
-    /// Runs it with its output captured.
-    ///
-    /// # Errors
-    /// When it cannot start or ends with a status other than 0; the message has the end of its output.
+    /// Runs it with its output captured. Fails when it cannot start or ends with a status other than 0; the message has
+    /// the end of its output.
     pub fn out(mut self) -> Result<String> {
         let shown = show(&self.0);
         let output = self.0.output().with_context(|| format!("cannot start: {shown}"))?;
@@ -69,17 +67,12 @@ impl Cmd {
     }
 
     /// Like [`Cmd::out`], without returning the output.
-    ///
-    /// # Errors
-    /// As [`Cmd::out`].
     pub fn run(self) -> Result<()> {
         self.out().map(drop)
     }
 
-    /// Runs it with its output going to ours, for programs that show their own progress.
-    ///
-    /// # Errors
-    /// When it cannot start or ends with a status other than 0.
+    /// Runs it with its output going to ours, for programs that show their own progress. Fails when it cannot start or
+    /// ends with a status other than 0.
     pub fn show(mut self) -> Result<()> {
         let shown = show(&self.0);
         let status = self.0.status().with_context(|| format!("cannot start: {shown}"))?;

@@ -135,10 +135,7 @@ pub fn look_through_the_rest() -> Vec<String> {
     found
 }
 
-/// Turns problems into one error.
-///
-/// # Errors
-/// When there are any.
+/// Turns problems into one error. Fails when there are any.
 pub fn fine(found: &[String]) -> anyhow::Result<()> {
     anyhow::ensure!(
         found.is_empty(),

@@ -73,10 +73,7 @@ fn commands(text: &str) -> Vec<(usize, Vec<String>)> {
 }
 
 /// Tries all chores on the pages whose name is one of `own`, as command lines of `T`. Returns how many were tried, and
-/// what is wrong with those that are refused.
-///
-/// # Errors
-/// A page cannot be read.
+/// what is wrong with those that are refused. Fails when a page cannot be read.
 pub fn refused<T: Parser>(own: impl Fn(&str) -> bool) -> io::Result<(usize, Vec<String>)> {
     let (mut tried, mut wrong) = (0, Vec::new());
     for page in pages()? {

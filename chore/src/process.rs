@@ -25,18 +25,13 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Starts `command` with stdout and stderr appended to `log`.
-    ///
-    /// # Errors
-    /// When the log cannot be opened or the program cannot start.
+    /// Starts `command` with stdout and stderr appended to `log`. Fails when the log cannot be opened or the program
+    /// cannot start.
     pub fn spawn(name: &str, command: Command, log: &Path) -> Result<Self> {
         Self::start(name, command, log, false).map(|(proc, _)| proc)
     }
 
     /// As [`Proc::spawn`], with stdout given to the caller.
-    ///
-    /// # Errors
-    /// As [`Proc::spawn`].
     pub fn spawn_piped(name: &str, command: Command, log: &Path) -> Result<(Self, ChildStdout)> {
         let (proc, out) = Self::start(name, command, log, true)?;
         Ok((proc, out.context("no stdout")?))
@@ -79,9 +74,6 @@ impl Proc {
     }
 
     /// Fails with the end of its log if it has ended.
-    ///
-    /// # Errors
-    /// When it has ended.
     pub fn must_run(&mut self) -> Result<()> {
         match self.ended() {
             None => Ok(()),
@@ -89,10 +81,7 @@ impl Proc {
         }
     }
 
-    /// Waits until `ready` returns true.
-    ///
-    /// # Errors
-    /// When the process ends first, or `limit` passes.
+    /// Waits until `ready` returns true. Fails when the process ends first, or `limit` passes.
     pub fn ready_when(&mut self, what: &str, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
         let begun = Instant::now();
         while !ready() {
@@ -105,10 +94,7 @@ impl Proc {
         Ok(())
     }
 
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// When `limit` passes first; it is left running.
+    /// Waits for its end. Fails when `limit` passes first; the process is left running then.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let begun = Instant::now();
         loop {
@@ -129,10 +115,7 @@ impl Proc {
         }
     }
 
-    /// Sends SIGTERM, and SIGKILL after `limit`.
-    ///
-    /// # Errors
-    /// When even SIGKILL does not end it.
+    /// Sends SIGTERM, and SIGKILL after `limit`. Fails when even SIGKILL does not end it.
     pub fn stop(&mut self, how: Signal, limit: Duration) -> Result<()> {
         self.signal(how);
         if self.wait(limit).is_err() {
@@ -175,10 +158,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Reads it from a running process.
-    ///
-    /// # Errors
-    /// When the process is gone.
+    /// Reads it from a running process. Fails when the process is gone.
     pub fn of(pid: u32) -> Result<Self> {
         let list = |what: &str| -> Result<Vec<String>> {
             let bytes = std::fs::read(format!("/proc/{pid}/{what}")).with_context(|| format!("process {pid}"))?;
@@ -199,10 +179,7 @@ impl Launch {
         Ok(Self { args, env, dir })
     }
 
-    /// Changes the value of `flag`.
-    ///
-    /// # Errors
-    /// When the flag is not there.
+    /// Changes the value of `flag`. Fails when the flag is not there.
     pub fn set(&mut self, flag: &str, value: String) -> Result<()> {
         let at =
             self.args.iter().position(|arg| arg == flag).with_context(|| format!("no {flag} in {:?}", self.args))?;

@@ -21,10 +21,7 @@ pub fn variable(kind: &str) -> (&'static str, PathBuf) {
 }
 
 /// Begins without counts. Those of the last run are kept aside in `target/reached-before`: fresh seeds are chosen by
-/// them (`crates/sim/src/guide.rs`).
-///
-/// # Errors
-/// When a folder is there and cannot be removed or renamed.
+/// them (`crates/sim/src/guide.rs`). Fails when a folder is there and cannot be removed or renamed.
 pub fn begin_anew() -> std::io::Result<()> {
     let there = |outcome: std::io::Result<()>| match outcome {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),

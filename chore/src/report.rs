@@ -32,10 +32,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Writes it for the program that started this one. Returns false if no such program waits for it.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
+    /// Writes it for the program that started this one. Returns false if no such program waits for it. Fails when the
+    /// file cannot be written.
     pub fn hand_over(&self) -> Result<bool> {
         let Some(file) = std::env::var_os(REPORT) else { return Ok(false) };
         let file = PathBuf::from(file);
@@ -45,18 +43,14 @@ impl Report {
 }
 
 impl Count {
-    /// Repeats the failures, prints the closing line, and turns a failure into an error.
-    ///
-    /// # Errors
-    /// [`Failed`] when anything failed.
+    /// Repeats the failures, prints the closing line, and turns a failure into an error. Fails with [`Failed`] when
+    /// anything failed.
     pub fn close(self) -> Result<()> {
         self.close_after(None)
     }
 
     /// Like [`Count::close`], with the time table before it. A program that another one runs writes a report instead.
-    ///
-    /// # Errors
-    /// [`Failed`] when anything failed.
+    /// Fails with [`Failed`] when anything failed.
     pub fn close_after(self, times: Option<&Times>) -> Result<()> {
         let failings = failings();
         let singles = times.map(Times::singles).unwrap_or_default();
@@ -92,10 +86,8 @@ fn again(failings: &[String]) -> Vec<String> {
     lines
 }
 
-/// Runs a program of chores that prints to our stdout, and adds its times and failures to ours.
-///
-/// # Errors
-/// When it cannot start, or ends without writing a result.
+/// Runs a program of chores that prints to our stdout, and adds its times and failures to ours. Fails when it cannot
+/// start, or ends without writing a result.
 pub fn run(mut command: Command, times: &mut Times) -> Result<Count> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -14,10 +14,7 @@ const KEPT_MAX: u64 = 16 << 20;
 /// 12.
 pub const WANTED: u64 = 24 << 30;
 
-/// Free bytes on the file system of `path`.
-///
-/// # Errors
-/// When the file system does not report it.
+/// Free bytes on the file system of `path`. Fails when the file system does not report it.
 pub fn free(path: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(path).with_context(|| path.display().to_string())?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
@@ -31,10 +28,8 @@ pub fn say_free(path: &Path) {
     }
 }
 
-/// Keeps logs, summaries and settings in a scenario's folder and deletes the rest. Returns the freed bytes.
-///
-/// # Errors
-/// When something cannot be read or deleted.
+/// Keeps logs, summaries and settings in a scenario's folder and deletes the rest. Returns the freed bytes. Fails when
+/// something cannot be read or deleted.
 pub fn thin_out(dir: &Path) -> Result<u64> {
     let mut given = 0;
     for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {

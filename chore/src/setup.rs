@@ -107,10 +107,8 @@ impl For {
     }
 }
 
-/// Installs missing programs and prints which. Does nothing if none is missing.
-///
-/// # Errors
-/// When something is missing and cannot be installed: not root, no apt, or apt failed.
+/// Installs missing programs and prints which. Does nothing if none is missing. Fails when something is missing and
+/// cannot be installed: not root, no apt, or apt failed.
 pub fn setup(what: For) -> Result<()> {
     say::step("Checking for the programs that this chore needs");
     packages(what)?;
@@ -189,10 +187,8 @@ fn from_go(program: &str, module: &str, skipped: &str) {
     }
 }
 
-/// Fails early, with the reason, if a chore needs root and we are not.
-///
-/// # Errors
-/// When we are not root, or loop devices or FUSE are missing.
+/// Fails early, with the reason, if a chore that mounts cannot run: we are not root, or loop devices or FUSE are
+/// missing.
 pub fn must_be_able_to_mount() -> Result<()> {
     anyhow::ensure!(
         is_root(),

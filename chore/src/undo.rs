@@ -147,10 +147,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Registers `undo`. Call it before the change if a half-done change must be undone too.
-    ///
-    /// # Errors
-    /// When the reaper cannot be reached.
+    /// Registers `undo`. Call it before the change if a half-done change must be undone too. Fails when the reaper
+    /// cannot be reached.
     pub fn new(undo: Undo) -> Result<Self> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let id = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -180,9 +178,6 @@ pub struct Stack(Vec<Guard>);
 
 impl Stack {
     /// Registers one more.
-    ///
-    /// # Errors
-    /// As [`Guard::new`].
     pub fn push(&mut self, undo: Undo) -> Result<()> {
         self.0.push(Guard::new(undo)?);
         Ok(())

@@ -15,10 +15,7 @@ const CONTROL: &str = "deploy/package/deb";
 /// Scripts that dpkg runs.
 pub const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-/// Makes the package.
-///
-/// # Errors
-/// When dpkg-deb is missing or refuses.
+/// Makes the package. Fails when dpkg-deb is missing or refuses.
 pub fn build(inputs: &Inputs, work: &Path, out: &Path) -> Result<PathBuf> {
     let release = &inputs.release;
     let folder = work.join("deb");

@@ -32,9 +32,6 @@ type Owned<'a> = (&'a str, u32, &'a str);
 const OWNED: [Owned<'static>; 2] = [("var/lib/holdfast", USER, "0700"), ("tmp", 0, "1777")];
 
 /// Makes the image below `work`, and an archive of it in `out`. Returns the archive.
-///
-/// # Errors
-/// When a tool fails.
 pub fn build(inputs: &Inputs, base: &Path, work: &Path, out: &Path) -> Result<PathBuf> {
     let release = &inputs.release;
     let (program, layout) = (work.join("image"), layout(work));
@@ -156,10 +153,8 @@ fn config(release: &Release, created: &str, unpacked: &[String]) -> Value {
     })
 }
 
-/// Follows an image from its index to the layers, compares every digest and size, and looks at the user.
-///
-/// # Errors
-/// When one differs, is missing, or the user is root or none.
+/// Follows an image from its index to the layers, compares every digest and size, and looks at the user. Fails when one
+/// differs, is missing, or the user is root or none.
 pub fn check(layout: &Path) -> Result<()> {
     let read = |path: &Path| -> Result<Value> {
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;

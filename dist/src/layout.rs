@@ -85,10 +85,7 @@ fn doc(name: &str, source: Source) -> Entry {
     entry(format!("{DOCS}/{name}"), source, Kind::Doc)
 }
 
-/// The entries of a format, sorted by path.
-///
-/// # Errors
-/// When the tree cannot be read.
+/// The entries of a format, sorted by path. Fails when the tree cannot be read.
 pub fn entries(format: Format, release: &Release, produced: &Produced, notices: &str) -> Result<Vec<Entry>> {
     let tree = |path: &str| Source::Tree(path.to_owned());
     let text = |text: &str| Source::Text(text.to_owned());

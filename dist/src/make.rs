@@ -52,10 +52,7 @@ pub enum What {
     Image,
 }
 
-/// Gathers what goes into the packages, for a built program, below `work`.
-///
-/// # Errors
-/// When a tool is missing or fails.
+/// Gathers what goes into the packages, for a built program, below `work`. Fails when a tool is missing or fails.
 pub fn gather(release: &Release, built: &Path, work: &Path, formats: &[What]) -> Result<Inputs> {
     let program = Program::prepare(release, built, &work.join("program"))?;
     let crates = sbom::crates(release)?;
@@ -65,10 +62,7 @@ pub fn gather(release: &Release, built: &Path, work: &Path, formats: &[What]) ->
     Ok(Inputs { release: release.clone(), program, sbom, notices, base })
 }
 
-/// Makes the formats, the SBOM and `SHA256SUMS` in `out`. Returns the paths.
-///
-/// # Errors
-/// When a tool is missing or fails.
+/// Makes the formats, the SBOM and `SHA256SUMS` in `out`. Returns the paths. Fails when a tool is missing or fails.
 pub fn all(inputs: &Inputs, formats: &[What], work: &Path, out: &Path) -> Result<Vec<PathBuf>> {
     for folder in [work, out] {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
@@ -109,10 +103,8 @@ fn digests(folder: &Path) -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-/// Compares two folders of packages, byte by byte.
-///
-/// # Errors
-/// When a file is in one only, or differs; names all of them.
+/// Compares two folders of packages, byte by byte. Fails when a file is in one only, or differs; the error names all of
+/// them.
 pub fn same(one: &Path, two: &Path) -> Result<()> {
     let (first, second) = (digests(one)?, digests(two)?);
     let names: std::collections::BTreeSet<&String> = first.keys().chain(second.keys()).collect();
@@ -129,10 +121,7 @@ pub fn same(one: &Path, two: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the chore.
-///
-/// # Errors
-/// When something does not build or pack, or two runs differ.
+/// Runs the chore. Fails when something does not build or pack, or two runs differ.
 pub fn chore(args: &Args) -> Result<()> {
     if !args.no_setup {
         setup::setup(For::Packages)?;

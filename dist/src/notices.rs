@@ -9,10 +9,8 @@ use std::path::Path;
 /// How the names of such files begin, in capital letters.
 const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
 
-/// One text for all: first which crate has which licence, then each text once, with the crates that it came with.
-///
-/// # Errors
-/// When a file cannot be read.
+/// One text for all: first which crate has which licence, then each text once, with the crates that it came with. Fails
+/// when a file cannot be read.
 pub fn text(crates: &[Crate]) -> Result<String> {
     let outside: Vec<&Crate> = crates.iter().filter(|one| one.checksum.is_some()).collect();
     let mut out = String::from("Holdfast contains these crates, unchanged, from https://crates.io:\n\n");

@@ -32,10 +32,7 @@ pub struct Produced {
     pub samples: Vec<(&'static str, String)>,
 }
 
-/// Builds the release profile in `folder`, below `target/`.
-///
-/// # Errors
-/// When it does not build.
+/// Builds the release profile in `folder`, below `target/`. Fails when it does not build.
 pub fn build(release: &Release, folder: &str) -> Result<PathBuf> {
     step("Building holdfast (release profile, without paths of this machine)");
     let target = root().join("target").join(folder);
@@ -63,10 +60,8 @@ pub fn build(release: &Release, folder: &str) -> Result<PathBuf> {
 }
 
 impl Program {
-    /// Strips a copy in `work`, and finds out what it needs and prints.
-    ///
-    /// # Errors
-    /// When a tool is missing, or the program needs a newer C library than the oldest supported system has.
+    /// Strips a copy in `work`, and finds out what it needs and prints. Fails when a tool is missing, or the program
+    /// needs a newer C library than the oldest supported system has.
     pub fn prepare(release: &Release, built: &Path, work: &Path) -> Result<Self> {
         step("Completions, manual pages and samples from the program itself");
         std::fs::create_dir_all(work)?;
@@ -87,9 +82,6 @@ impl Program {
 }
 
 /// Writes the debug information alone, for gdb.
-///
-/// # Errors
-/// When objcopy fails.
 pub fn debug_file(release: &Release, built: &Path, to: &Path) -> Result<()> {
     let options = ["--only-keep-debug", "--compress-debug-sections=zlib"];
     release.tool("objcopy").args(options).arg(built).arg(to).run()

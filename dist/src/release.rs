@@ -31,10 +31,7 @@ pub struct Arch {
 const ARCHS: [Arch; 2] = [Arch { debian: "amd64", rpm: "x86_64" }, Arch { debian: "arm64", rpm: "aarch64" }];
 
 impl Arch {
-    /// That of this machine.
-    ///
-    /// # Errors
-    /// When there are no packages for it.
+    /// That of this machine. Fails when there are no packages for it.
     pub fn here() -> Result<Self> {
         let here = std::env::consts::ARCH;
         let found = ARCHS.into_iter().find(|arch| arch.rpm == here);
@@ -44,11 +41,8 @@ impl Arch {
 
 impl Release {
     /// The release of the tree's commit: the declared version at its tag `vVERSION`, otherwise with the commit's time
-    /// and name behind it.
-    ///
-    /// # Errors
-    /// When git says nothing, or files differ from the commit and `dirty` is false: what is packed could not be built
-    /// again from the commit.
+    /// and name behind it. Fails when git says nothing, or files differ from the commit and `dirty` is false: what is
+    /// packed could not be built again from the commit.
     pub fn of_tree(dirty: bool) -> Result<Self> {
         let git = |args: &[&str]| cmd("git").dir(root()).env("TZ", "UTC").args(args).out();
         let changed = git(&["status", "--porcelain"])?;
@@ -73,10 +67,7 @@ impl Release {
         Ok(Self { version, epoch, arch: Arch::here()? })
     }
 
-    /// The same with another version.
-    ///
-    /// # Errors
-    /// When it is none that both package managers take.
+    /// The same with another version. Fails when it is none that both package managers take.
     pub fn named(&self, version: &str) -> Result<Self> {
         let fine = |c: char| c.is_ascii_alphanumeric() || ".~+".contains(c);
         ensure!(
@@ -92,27 +83,18 @@ impl Release {
         cmd(program).env("SOURCE_DATE_EPOCH", self.epoch.to_string()).env("LC_ALL", "C").env("TZ", "UTC")
     }
 
-    /// The time of the release as `date` formats it.
-    ///
-    /// # Errors
-    /// When there is no `date`.
+    /// The time of the release as `date` formats it. Fails when there is no `date`.
     pub fn date(&self, format: &str) -> Result<String> {
         let said = self.tool("date").args(["-u", "-d", &format!("@{}", self.epoch), &format!("+{format}")]).out()?;
         Ok(said.trim().to_owned())
     }
 
     /// The time as JSON has it: `2026-11-29T20:00:00Z`.
-    ///
-    /// # Errors
-    /// As [`Release::date`].
     pub fn date_json(&self) -> Result<String> {
         self.date("%Y-%m-%dT%H:%M:%SZ")
     }
 
     /// Debian's own changelog: what changed for users is in the other one.
-    ///
-    /// # Errors
-    /// As [`Release::date`].
     pub fn history(&self) -> Result<String> {
         let (version, date) = (&self.version, self.date("%a, %d %b %Y %H:%M:%S +0000")?);
         Ok(format!(

@@ -12,10 +12,7 @@ use std::path::{Path, PathBuf};
 /// The spec in the tree.
 const SPEC: &str = "deploy/package/rpm/holdfast.spec";
 
-/// Makes the package.
-///
-/// # Errors
-/// When rpmbuild is missing or refuses.
+/// Makes the package. Fails when rpmbuild is missing or refuses.
 pub fn build(inputs: &Inputs, work: &Path, out: &Path) -> Result<PathBuf> {
     let release = &inputs.release;
     let (folder, top) = (work.join("rpm"), work.join("rpmbuild"));

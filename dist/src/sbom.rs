@@ -39,10 +39,7 @@ fn purl(name: &str, version: &str) -> String {
     format!("pkg:cargo/{name}@{}", version.replace('+', "%2B"))
 }
 
-/// The crates of the program in this tree, sorted.
-///
-/// # Errors
-/// When cargo says nothing, or something that is not understood.
+/// The crates of the program in this tree, sorted. Fails when cargo says nothing, or something that is not understood.
 pub fn crates(release: &Release) -> Result<Vec<Crate>> {
     let target = format!("{}-unknown-linux-gnu", release.arch.rpm);
     let asked = ["metadata", "--format-version=1", "--locked", "--filter-platform", &target];
@@ -107,10 +104,7 @@ fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     found
 }
 
-/// The document.
-///
-/// # Errors
-/// When the time cannot be formatted.
+/// The document. Fails when the time cannot be formatted.
 pub fn document(release: &Release, crates: &[Crate]) -> Result<String> {
     let component = |one: &Crate| {
         let mut component = json!({

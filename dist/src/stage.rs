@@ -19,10 +19,7 @@ pub struct Staged {
     pub folder: bool,
 }
 
-/// Writes the entries below `to`.
-///
-/// # Errors
-/// When a file cannot be read or written, with its path.
+/// Writes the entries below `to`. Fails when a file cannot be read or written, with its path.
 pub fn write(release: &Release, entries: &[Entry], program: &Path, to: &Path) -> Result<Vec<Staged>> {
     let mut staged = Vec::new();
     let mut packed = Vec::new();
@@ -61,10 +58,7 @@ fn put(source: &Source, program: &Path, to: &Path) -> Result<()> {
 }
 
 /// Gives everything below and including `path` its mode (0755 for folders and programs, 0644 for the rest) and the time
-/// `epoch`, in seconds since 1970.
-///
-/// # Errors
-/// When a mode or time cannot be set.
+/// `epoch`, in seconds since 1970. Fails when a mode or time cannot be set.
 pub fn settle(path: &Path, epoch: u64) -> Result<()> {
     let shown = || path.display().to_string();
     let meta = std::fs::symlink_metadata(path).with_context(shown)?;

@@ -11,10 +11,7 @@ pub fn of_bytes(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// SHA-256 of a file.
-///
-/// # Errors
-/// When it cannot be read.
+/// SHA-256 of a file. Fails when it cannot be read.
 pub fn of_file(path: &Path) -> Result<String> {
     let shown = || path.display().to_string();
     let mut file = std::fs::File::open(path).with_context(shown)?;
@@ -35,10 +32,8 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The list that `sha256sum --check` reads: the files of a folder by name, with the paths as they are given.
-///
-/// # Errors
-/// When one cannot be read.
+/// The list that `sha256sum --check` reads: the files of a folder by name, with the paths as they are given. Fails when
+/// one cannot be read.
 pub fn list(folder: &Path, names: &[String]) -> Result<String> {
     let mut text = String::new();
     for name in names {

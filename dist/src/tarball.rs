@@ -15,9 +15,6 @@ pub fn tar(release: &Release) -> Cmd {
 }
 
 /// Compresses a file; returns the path with `.gz`.
-///
-/// # Errors
-/// When gzip fails.
 pub fn gzip(release: &Release, file: &Path) -> Result<PathBuf> {
     release.tool("gzip").args(["-9", "-n"]).arg(file).run()?;
     let mut name = file.as_os_str().to_owned();
@@ -26,9 +23,6 @@ pub fn gzip(release: &Release, file: &Path) -> Result<PathBuf> {
 }
 
 /// Makes the tarball: one folder with `bin`, `lib`, `share` and `etc`, the SBOM, and checksums of all of it.
-///
-/// # Errors
-/// When a tool fails.
 pub fn build(inputs: &Inputs, work: &Path, out: &Path) -> Result<PathBuf> {
     let release = &inputs.release;
     let name = release.file("");

@@ -70,9 +70,6 @@ struct Lab {
 }
 
 /// Runs the chore.
-///
-/// # Errors
-/// When something failed.
 pub fn chore(args: &Args) -> Result<()> {
     setup::setup(For::Packages)?;
     let built = args.build.binary("dev")?;

@@ -26,10 +26,7 @@ static HEAP: Counting = Counting;
 /// The variable that names the target to the engine's program.
 pub const TARGET: &str = "HOLDFAST_FUZZ_TARGET";
 
-/// The target of that name.
-///
-/// # Errors
-/// There is none; names those that exist.
+/// The target of that name. Fails when there is none; the error names those that exist.
 pub fn find(name: &str) -> Result<&'static Target, String> {
     let names = || TARGETS.iter().map(|target| target.name).collect::<Vec<_>>().join(", ");
     let found = TARGETS.iter().find(|target| target.name == name);
@@ -37,9 +34,7 @@ pub fn find(name: &str) -> Result<&'static Target, String> {
 }
 
 /// The inputs kept in `fuzz/corpus/TARGET`, with their names: findings of earlier runs, and what was worth keeping.
-///
-/// # Errors
-/// A file cannot be read.
+/// Fails when a file cannot be read.
 pub fn kept(target: &str) -> std::io::Result<Vec<(String, Vec<u8>)>> {
     let dir = corpus().join(target);
     if !dir.exists() {

@@ -110,10 +110,7 @@ impl Test {
 }
 
 impl Edit {
-    /// The text with the bug in it.
-    ///
-    /// # Errors
-    /// When the text to replace does not occur exactly once.
+    /// The text with the bug in it. Fails when the text to replace does not occur exactly once.
     pub(super) fn apply(&self, text: &str) -> Result<String> {
         let found = text.matches(self.old).count();
         ensure!(found == 1, "found {found} times, expected once: {:?}", self.old);

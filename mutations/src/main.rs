@@ -95,10 +95,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs the chore.
-///
-/// # Errors
-/// When a bug was not found, or a mutation does not match the sources.
+/// Runs the chore. Fails when a bug was not found, or a mutation does not match the sources.
 fn chore(args: &Args) -> Result<()> {
     if args.page {
         return page::write(&seen::gather()?);

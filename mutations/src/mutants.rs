@@ -94,10 +94,7 @@ impl FromStr for Shard {
     }
 }
 
-/// Runs the chore.
-///
-/// # Errors
-/// When a mutant survives without a reason, the tests fail without a mutant, or the tool fails.
+/// Runs the chore. Fails when a mutant survives without a reason, the tests fail without a mutant, or the tool fails.
 pub(super) fn chore(args: &Args) -> Result<()> {
     for name in &args.crates {
         let known: Vec<&str> = SCOPES.iter().map(|scope| scope.name).collect();
@@ -143,10 +140,8 @@ pub(super) fn chore(args: &Args) -> Result<()> {
 /// Building the first crate for mutants takes minutes; later builds are incremental.
 const FIRST_BUILD_MINUTES: u64 = 10;
 
-/// The commit that the change began after.
-///
-/// # Errors
-/// With the reason why its mutants cannot be tried here in so many minutes.
+/// The commit that the change began after. Fails with the reason why its mutants cannot be tried here in so many
+/// minutes.
 fn change_to_try(minutes: Option<u64>) -> Result<String, String> {
     if !tool::is_installed() {
         return Err(format!("cargo-mutants {} is not installed (cargo install cargo-mutants)", tool::VERSION));

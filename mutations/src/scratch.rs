@@ -40,10 +40,8 @@ impl Drop for Scratch {
 }
 
 impl Copied {
-    /// Makes the copy in `tree` equal to the tree, uncommitted changes included.
-    ///
-    /// # Errors
-    /// When another run holds it, or a file cannot be copied.
+    /// Makes the copy in `tree` equal to the tree, uncommitted changes included. Fails when another run holds it, or a
+    /// file cannot be copied.
     pub(super) fn open(tree: PathBuf) -> Result<Self> {
         std::fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;
         let lock = std::fs::File::create(tree.with_extension("lock"))?;
@@ -96,9 +94,6 @@ impl Copied {
 
 impl Scratch {
     /// As [`Copied::open`].
-    ///
-    /// # Errors
-    /// As [`Copied::open`].
     pub(super) fn open() -> Result<Self> {
         let copied = Copied::open(root().join("target/mutations"))?;
         // Left by a run that was killed.
@@ -121,10 +116,7 @@ impl Scratch {
         Ok(path)
     }
 
-    /// Puts the bug in.
-    ///
-    /// # Errors
-    /// When a text to replace does not occur exactly once.
+    /// Puts the bug in. Fails when a text to replace does not occur exactly once.
     pub(super) fn apply(&self, mutation: &Mutation) -> Result<()> {
         for edit in mutation.edits {
             let path = self.tree().join(edit.file);

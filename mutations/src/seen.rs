@@ -44,10 +44,7 @@ fn read(path: &Path) -> Result<Results> {
     }
 }
 
-/// Records the result of one mutation; `None`: no test failed.
-///
-/// # Errors
-/// When the results cannot be read or written.
+/// Records the result of one mutation; `None`: no test failed. Fails when the results cannot be read or written.
 pub(super) fn remember(mutation: &Mutation, caught: Option<&Test>, seconds: f64, passed_by: Vec<String>) -> Result<()> {
     let mut all = read(&own())?;
     let seen = MutationResult {
@@ -62,10 +59,8 @@ pub(super) fn remember(mutation: &Mutation, caught: Option<&Test>, seconds: f64,
     std::fs::write(own(), serde_json::to_string_pretty(&all)?).with_context(|| own().display().to_string())
 }
 
-/// Adds the results below `target/` to the committed ones, and returns all.
-///
-/// # Errors
-/// When the results cannot be read or written.
+/// Adds the results below `target/` to the committed ones, and returns all. Fails when the results cannot be read or
+/// written.
 pub(super) fn gather() -> Result<Results> {
     let all = newest(read(&kept())?, read(&own())?, MUTATIONS.iter().copied().flatten());
     std::fs::write(kept(), lines(&all)?).with_context(|| kept().display().to_string())?;

@@ -28,19 +28,13 @@ pub struct Device {
 
 impl Device {
     /// Attaches an export through nbdfuse with `connections` connections. `work` holds the FUSE mount point and the
-    /// log.
-    ///
-    /// # Errors
-    /// When nbdfuse cannot connect within 30 s, or there is no free loop device.
+    /// log. Fails when nbdfuse cannot connect within 30 s, or there is no free loop device.
     pub fn nbd(uri: &Uri, connections: u32, work: &Path) -> Result<Self> {
         Self::fused(uri, &[uri.to_string()], connections, work)
     }
 
     /// The same through TLS, with the certificate in this folder, under the file names that libnbd expects. nbdfuse
     /// refuses a URI that names files (libnbd 1.14), so nbdkit stands between: it speaks TLS to the gateway.
-    ///
-    /// # Errors
-    /// As [`Device::nbd`].
     pub fn nbds(uri: &Uri, certificate: &Path, connections: u32, work: &Path) -> Result<Self> {
         let (host, port) = uri.addr.rsplit_once(':').with_context(|| format!("{uri}: expected HOST:PORT"))?;
         let mut through: Vec<String> =
@@ -67,10 +61,7 @@ impl Device {
         Ok(Self { uri: Some(uri.clone()), ..Self::over(&file, stack, Some(fuse))? })
     }
 
-    /// The same over a local file, as a comparison for the attach path.
-    ///
-    /// # Errors
-    /// When there is no free loop device.
+    /// The same over a local file, as a comparison for the attach path. Fails when there is no free loop device.
     pub fn file(file: &Path) -> Result<Self> {
         Self::over(file, Stack::default(), None)
     }
@@ -94,36 +85,24 @@ impl Device {
     }
 
     /// Makes an ext4 file system on it.
-    ///
-    /// # Errors
-    /// mkfs's.
     pub fn mkfs(&self) -> Result<()> {
         cmd("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&self.path).run()
     }
 
     /// Mounts it until this device is dropped.
-    ///
-    /// # Errors
-    /// mount's.
     pub fn mount(&mut self, at: &Path) -> Result<()> {
         std::fs::create_dir_all(at)?;
         self.stack.push(Undo::Umount(at.to_path_buf()))?;
         cmd("mount").args(["-t", "ext4", "-o", "noatime"]).arg(&self.path).arg(at).run()
     }
 
-    /// Unmounts it and checks the whole file system without writing.
-    ///
-    /// # Errors
-    /// When it is busy, or e2fsck finds a fault.
+    /// Unmounts it and checks the whole file system without writing. Fails when it is busy, or e2fsck finds a fault.
     pub fn unmount_and_check(&self, at: &Path) -> Result<()> {
         cmd("umount").arg(at).run()?;
         cmd("e2fsck").args(["-f", "-n"]).arg(&self.path).run()
     }
 
-    /// Detaches everything, whether its server runs or not.
-    ///
-    /// # Errors
-    /// When nbdfuse does not end.
+    /// Detaches everything, whether its server runs or not. Fails when nbdfuse does not end.
     pub fn detach(self) -> Result<()> {
         let Self { stack, fuse, path, .. } = self;
         drop(stack);

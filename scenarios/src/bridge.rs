@@ -14,10 +14,7 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Forwards to the socket of `export`, until this process ends.
-    ///
-    /// # Errors
-    /// When there is no port.
+    /// Forwards to the socket of `export`, until this process ends. Fails when there is no port.
     pub fn to(socket: &Path, export: &str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let addr = listener.local_addr()?.to_string();

@@ -13,9 +13,6 @@ pub struct Certificates {
 impl Certificates {
     /// Makes what `wanted` asks for, such as `["--host", "db1"]`, with the authority in `dir`; makes that if there is
     /// none.
-    ///
-    /// # Errors
-    /// When the command fails.
     pub fn make(bin: &Path, dir: &Path, wanted: &[&str]) -> Result<Self> {
         let made = cmd(bin).args(["cluster", "certificates", "--dir"]).arg(dir).args(wanted).run();
         made.context("certificates")?;
@@ -50,10 +47,8 @@ impl Certificates {
         self.dir.join("ca.pem")
     }
 
-    /// A folder with a certificate under the file names that libnbd and QEMU expect.
-    ///
-    /// # Errors
-    /// When the files cannot be copied.
+    /// A folder with a certificate under the file names that libnbd and QEMU expect. Fails when the files cannot be
+    /// copied.
     pub fn for_others(&self, name: &str) -> Result<PathBuf> {
         let into = self.dir.join("nbd").join(name);
         std::fs::create_dir_all(&into)?;

@@ -88,10 +88,7 @@ struct Summary {
     checks: Vec<Check>,
 }
 
-/// Runs the chore.
-///
-/// # Errors
-/// When a check failed, or the test could not run.
+/// Runs the chore. Fails when a check failed, or the test could not run.
 pub fn chore(args: &Args) -> Result<()> {
     if let Some(judge) = &args.judge {
         return inside(args, judge);

@@ -92,10 +92,8 @@ pub const SET: &str = "demo";
 pub const VOLUME: &str = "vol1";
 
 impl Cluster {
-    /// Starts it and waits until a gateway serves the volume.
-    ///
-    /// # Errors
-    /// When `holdfast dev` ends, prints no announcement within a minute, or no gateway serves within another minute.
+    /// Starts it and waits until a gateway serves the volume. Fails when `holdfast dev` ends, prints no announcement
+    /// within a minute, or no gateway serves within another minute.
     pub fn start(options: Options) -> Result<Self> {
         let port = free_ports(options.gateways)?;
         Self::start_at(options, port, &|| None)
@@ -178,10 +176,8 @@ impl Cluster {
         self.gateways.iter().map(|gateway| gateway.api.clone()).collect()
     }
 
-    /// Kills all gateways at once with SIGKILL, and `holdfast dev` first, so that it cannot react.
-    ///
-    /// # Errors
-    /// When a process survives that.
+    /// Kills all gateways at once with SIGKILL, and `holdfast dev` first, so that it cannot react. Fails when a process
+    /// survives that.
     pub fn kill_all(mut self) -> Result<Stopped> {
         self.dev.signal(Signal::KILL);
         for gateway in &self.gateways {
@@ -194,10 +190,7 @@ impl Cluster {
         Ok(Stopped { options: self.options.clone(), port: self.port })
     }
 
-    /// Stops the cluster with SIGTERM.
-    ///
-    /// # Errors
-    /// When a process does not end.
+    /// Stops the cluster with SIGTERM. Fails when a process does not end.
     pub fn stop(mut self) -> Result<Stopped> {
         for gateway in &mut self.gateways {
             if let Some(own) = &mut gateway.own {
@@ -214,10 +207,8 @@ impl Cluster {
         Ok(Stopped { options: self.options.clone(), port: self.port })
     }
 
-    /// The gateway that serves the volume to plain NBD clients now.
-    ///
-    /// # Errors
-    /// When none does within `limit`; says what each answered last.
+    /// The gateway that serves the volume to plain NBD clients now. Fails when none does within `limit`; the error says
+    /// what each answered last.
     pub fn serving(&mut self, limit: Duration) -> Result<usize> {
         let all: Vec<usize> = (0..self.gateways.len()).collect();
         self.first_to_serve(&all, Instant::now(), limit).map(|(index, _)| index)
@@ -231,10 +222,7 @@ impl Cluster {
     }
 
     /// Asks all of `among` in parallel, again and again, until one answers a read. Returns which one, and the time
-    /// since `since`.
-    ///
-    /// # Errors
-    /// When none does within `limit`; says what each answered last.
+    /// since `since`. Fails when none does within `limit`; the error says what each answered last.
     pub fn first_to_serve(&mut self, among: &[usize], since: Instant, limit: Duration) -> Result<(usize, Duration)> {
         if self.secured.is_some() {
             return self.first_to_grant(among, since, limit);
@@ -278,9 +266,7 @@ impl Cluster {
     }
 
     /// Connects to an export by way of whichever gateway answers; the client waits for each answer for `limit`, too.
-    ///
-    /// # Errors
-    /// When none does within `limit`.
+    /// Fails when none does within `limit`.
     pub fn open(&self, export: &str, limit: Duration) -> Result<Client> {
         let (mut found, mut last) = (None, String::new());
         wait_until(limit, || {
@@ -293,10 +279,7 @@ impl Cluster {
         found.with_context(|| format!("{export}: {last}"))
     }
 
-    /// Connects to the volume at whichever gateway serves it.
-    ///
-    /// # Errors
-    /// When none does within `limit`.
+    /// Connects to the volume at whichever gateway serves it. Fails when none does within `limit`.
     pub fn connect(&mut self, limit: Duration) -> Result<(usize, Client)> {
         let begun = Instant::now();
         loop {
@@ -310,10 +293,7 @@ impl Cluster {
         }
     }
 
-    /// Sends SIGKILL. Returns the time just before it.
-    ///
-    /// # Errors
-    /// When the process survives that.
+    /// Sends SIGKILL. Returns the time just before it. Fails when the process survives that.
     pub fn kill(&mut self, index: usize) -> Result<Instant> {
         let moment = Instant::now();
         process::signal(self.gateways[index].pid, Signal::KILL);
@@ -322,9 +302,6 @@ impl Cluster {
     }
 
     /// Sends SIGSTOP and waits until all its threads have stopped.
-    ///
-    /// # Errors
-    /// When they do not.
     pub fn pause(&self, index: usize) -> Result<()> {
         let pid = self.gateways[index].pid;
         process::signal(pid, Signal::STOP);
@@ -340,19 +317,14 @@ impl Cluster {
         process::signal(self.gateways[index].pid, Signal::CONT);
     }
 
-    /// Runs `holdfast ARGS --output json` against this cluster.
-    ///
-    /// # Errors
-    /// When it ends with another status than 0, or prints no JSON.
+    /// Runs `holdfast ARGS --output json` against this cluster. Fails when it ends with another status than 0, or
+    /// prints no JSON.
     pub fn holdfast(&self, args: &[&str]) -> Result<serde_json::Value> {
         let said = self.said(args)?;
         serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
     }
 
     /// The same for a command that prints one JSON value per line.
-    ///
-    /// # Errors
-    /// As [`Cluster::holdfast`].
     pub fn holdfast_lines(&self, args: &[&str]) -> Result<Vec<serde_json::Value>> {
         let said = self.said(args)?;
         let value = |line: &str| -> Result<serde_json::Value> {
@@ -370,18 +342,14 @@ impl Cluster {
         command.out()
     }
 
-    /// The current member id of a gateway, from `cluster status`.
-    ///
-    /// # Errors
-    /// When the status is not available or does not show it.
+    /// The current member id of a gateway, from `cluster status`. Fails when the status is not available or does not
+    /// show it.
     pub fn member(&self, index: usize) -> Result<u64> {
         member_called(&self.holdfast(&["cluster", "status"])?, &self.name(index))
     }
 
-    /// Waits until every member is up and has applied nearly all entries of its leaders.
-    ///
-    /// # Errors
-    /// When `limit` passes first; the error has the last status.
+    /// Waits until every member is up and has applied nearly all entries of its leaders. Fails when `limit` passes
+    /// first; the error has the last status.
     pub fn caught_up(&self, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -397,10 +365,8 @@ impl Cluster {
         }
     }
 
-    /// Restarts a killed gateway with its old command line and environment. (`holdfast dev` does not restart it.)
-    ///
-    /// # Errors
-    /// When it does not come up within a minute.
+    /// Restarts a killed gateway with its old command line and environment. (`holdfast dev` does not restart it.) Fails
+    /// when it does not come up within a minute.
     pub fn restart(&mut self, index: usize) -> Result<()> {
         let log = self.options.dir.with_extension(format!("g{}.log", index + 1));
         let gateway = &mut self.gateways[index];
@@ -456,17 +422,11 @@ pub struct Stopped {
 
 impl Stopped {
     /// Starts it again on the same folder and port.
-    ///
-    /// # Errors
-    /// As [`Cluster::start`].
     pub fn start(self) -> Result<Cluster> {
         self.start_unless(&|| None)
     }
 
     /// The same, but gives up as soon as `hopeless` returns a reason.
-    ///
-    /// # Errors
-    /// As [`Cluster::start`].
     pub fn start_unless(self, hopeless: &dyn Fn() -> Option<String>) -> Result<Cluster> {
         Cluster::start_at(self.options, self.port, hopeless)
     }
@@ -499,10 +459,7 @@ pub fn who_is_behind(status: &serde_json::Value) -> Vec<String> {
     behind
 }
 
-/// The member id of a gateway in `cluster status`.
-///
-/// # Errors
-/// When the status does not show it.
+/// The member id of a gateway in `cluster status`. Fails when the status does not show it.
 pub fn member_called(status: &serde_json::Value, name: &str) -> Result<u64> {
     let members = status["members"].as_array().context("status without members")?;
     let of = members.iter().map(|m| &m["member"]).find(|m| m["name"] == name);
@@ -522,10 +479,7 @@ fn probe(uri: &Uri) -> std::result::Result<(), NbdError> {
 }
 
 /// The first of `n` consecutive free ports on loopback. They are below the range from which `holdfast dev` takes its
-/// own.
-///
-/// # Errors
-/// When there are none.
+/// own. Fails when there are none.
 pub fn free_ports(n: usize) -> Result<u16> {
     // Two programs at once start at different places. Ports are reused only after all others: a second scenario may
     // search before the first one uses its ports.

@@ -122,10 +122,7 @@ struct Summary {
     rounds: Vec<Round>,
 }
 
-/// Runs the demo.
-///
-/// # Errors
-/// When anything does not work, or an acknowledged commit is lost.
+/// Runs the demo. Fails when anything does not work, or an acknowledged commit is lost.
 pub fn demo(args: &Args) -> Result<()> {
     if let Some(Other::Failover(args)) = &args.other {
         return failover::chore(args);

@@ -125,10 +125,7 @@ pub struct Args {
     pub build: Build,
 }
 
-/// Runs the chore: set up, run scenarios, count.
-///
-/// # Errors
-/// When a scenario failed or its name is unknown.
+/// Runs the chore: set up, run scenarios, count. Fails when a scenario failed or its name is unknown.
 pub fn chore(args: &Args) -> Result<()> {
     if args.list {
         table();
@@ -191,10 +188,7 @@ fn noted(args: &Args, count: Count, took: Duration) -> Run {
     run
 }
 
-/// Runs the requested scenarios and measures each.
-///
-/// # Errors
-/// When `holdfast` does not build, or a name is unknown.
+/// Runs the requested scenarios and measures each. Fails when `holdfast` does not build, or a name is unknown.
 pub fn run(args: &Args, times: &mut Times) -> Result<Count> {
     for name in &args.names {
         let all: Vec<&str> = SCENARIOS.iter().map(|s| s.name).collect();
@@ -237,9 +231,7 @@ fn parted(chosen: Vec<&'static Scenario>) -> (Vec<&'static Scenario>, Vec<&'stat
 }
 
 /// Runs two scenarios at a time, in order: the next one starts when one ends. Prints the output of each when it ends.
-///
-/// # Errors
-/// The first error that `ended` returns. Scenarios that run at that time still run to their end.
+/// Fails with the first error that `ended` returns. Scenarios that run at that time still run to their end.
 fn two_at_a_time<T: Send>(
     scenarios: &[&'static Scenario],
     play: impl Fn(&Scenario) -> T + Sync,

@@ -147,18 +147,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Proxy {
-    /// Starts a proxy on a free port of loopback, in front of `upstream` (HOST:PORT). It injects no faults yet.
-    ///
-    /// # Errors
-    /// When no port is free.
+    /// Starts a proxy on a free port of loopback, in front of `upstream` (HOST:PORT). It injects no faults yet. Fails
+    /// when no port is free.
     pub fn start(upstream: &str, seed: u64) -> Result<Self> {
         Self::start_on("127.0.0.1", upstream, seed)
     }
 
     /// The same on another local address.
-    ///
-    /// # Errors
-    /// As [`Proxy::start`].
     pub fn start_on(host: &str, upstream: &str, seed: u64) -> Result<Self> {
         let listener = TcpListener::bind((host, 0)).context("a port for the proxy")?;
         let address = listener.local_addr()?.to_string();

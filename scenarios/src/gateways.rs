@@ -84,10 +84,7 @@ pub struct Gateways {
 }
 
 impl Gateways {
-    /// Starts all gateways and bootstraps a cluster with one set and its volume.
-    ///
-    /// # Errors
-    /// When they do not come up.
+    /// Starts all gateways and bootstraps a cluster with one set and its volume. Fails when they do not come up.
     pub fn start(net: &Net, bin: &Path, dir: &Path, wanted: Plan<'_>) -> Result<Self> {
         std::fs::create_dir_all(dir.join("store"))?;
         let key = dir.join("cluster.key");
@@ -131,10 +128,7 @@ impl Gateways {
         Ok(all)
     }
 
-    /// Starts a stopped gateway.
-    ///
-    /// # Errors
-    /// When it does not listen within a minute.
+    /// Starts a stopped gateway. Fails when it does not listen within a minute.
     pub fn launch(&mut self, net: &Net, gateway: usize) -> Result<()> {
         let name = name(gateway);
         let config = self.dir.join(format!("{name}.toml"));
@@ -163,10 +157,7 @@ impl Gateways {
         }
     }
 
-    /// Sends SIGKILL and waits for the end.
-    ///
-    /// # Errors
-    /// When it does not end.
+    /// Sends SIGKILL and waits for the end. Fails when it does not end.
     pub fn kill(&mut self, gateway: usize) -> Result<()> {
         let Some(mut proc) = self.procs[gateway].take() else { return Ok(()) };
         self.paused[gateway] = false;
@@ -174,10 +165,7 @@ impl Gateways {
         proc.wait(Duration::from_secs(10)).map(drop)
     }
 
-    /// Sends SIGTERM and waits for the end.
-    ///
-    /// # Errors
-    /// When it does not end in time.
+    /// Sends SIGTERM and waits for the end. Fails when it does not end in time.
     pub fn end(&mut self, gateway: usize) -> Result<()> {
         let Some(proc) = &mut self.procs[gateway] else { return Ok(()) };
         proc.signal(Signal::TERM);
@@ -187,10 +175,8 @@ impl Gateways {
     }
 
     /// Starts a second process of a gateway with other ports, on the folder with the suffix [`TWIN`]. Returns the path
-    /// of its log. It may exit at once.
-    ///
-    /// # Errors
-    /// When it cannot be started, or its gateway has its own mounts, which would not contain the folder.
+    /// of its log. It may exit at once. Fails when it cannot be started, or its gateway has its own mounts, which would
+    /// not contain the folder.
     pub fn twin(&self, net: &Net, gateway: usize) -> Result<(Proc, PathBuf)> {
         let (name, own) = (name(gateway), &self.own[gateway]);
         anyhow::ensure!(
@@ -217,9 +203,6 @@ impl Gateways {
     }
 
     /// Sends SIGSTOP and waits until all its threads have stopped.
-    ///
-    /// # Errors
-    /// When they do not.
     pub fn pause(&mut self, gateway: usize) -> Result<()> {
         let Some(proc) = &mut self.procs[gateway] else { return Ok(()) };
         proc.signal(Signal::STOP);
@@ -230,17 +213,11 @@ impl Gateways {
     }
 
     /// Repairs all gateways: continues paused ones, starts killed ones again.
-    ///
-    /// # Errors
-    /// As [`Gateways::launch`].
     pub fn heal(&mut self, net: &Net) -> Result<()> {
         (0..GATEWAYS).try_for_each(|gateway| self.heal_one(net, gateway))
     }
 
     /// The same for one of them.
-    ///
-    /// # Errors
-    /// As [`Gateways::launch`].
     pub fn heal_one(&mut self, net: &Net, gateway: usize) -> Result<()> {
         if std::mem::take(&mut self.paused[gateway])
             && let Some(proc) = &mut self.procs[gateway]
@@ -251,9 +228,6 @@ impl Gateways {
     }
 
     /// Checks R11: no gateway has ended except those that we stopped.
-    ///
-    /// # Errors
-    /// When one has.
     pub fn must_run(&mut self) -> Result<()> {
         self.procs.iter_mut().flatten().try_for_each(Proc::must_run)
     }
@@ -268,10 +242,7 @@ impl Gateways {
         self.procs[gateway].is_some()
     }
 
-    /// Stops all gateways with SIGTERM.
-    ///
-    /// # Errors
-    /// When even SIGKILL does not end one.
+    /// Stops all gateways with SIGTERM. Fails when even SIGKILL does not end one.
     pub fn stop(&mut self) -> Result<()> {
         self.procs.iter_mut().flatten().try_for_each(|proc| proc.stop(Signal::TERM, ENDS))
     }
@@ -281,9 +252,6 @@ impl Gateways {
         Door { bin: self.bin.clone(), env: self.door_env.clone() }
     }
 
-    /// As [`Door::holdfast`].
-    ///
-    /// # Errors
     /// As [`Door::holdfast`].
     pub fn holdfast(&self, args: &[&str], limit: Duration) -> Result<serde_json::Value> {
         self.door().holdfast(args, limit)
@@ -308,10 +276,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// Runs `holdfast ARGS --output json`.
-    ///
-    /// # Errors
-    /// When it ends with a status other than 0, or prints no JSON. The outcome may be unknown.
+    /// Runs `holdfast ARGS --output json`. Fails when it ends with a status other than 0, or prints no JSON. The
+    /// outcome may be unknown.
     pub fn holdfast(&self, args: &[&str], limit: Duration) -> Result<serde_json::Value> {
         let doors: Vec<String> = (0..GATEWAYS).map(api).collect();
         let limit = format!("{}ms", limit.as_millis());

@@ -156,10 +156,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Writes its settings; starts nothing.
-    ///
-    /// # Errors
-    /// When they cannot be written.
+    /// Writes its settings; starts nothing. Fails when they cannot be written.
     pub fn new(plan: Plan<'_>) -> Result<Self> {
         let Plan { name, address, dir, open, .. } = plan;
         for dir in [&dir, &open] {
@@ -238,10 +235,7 @@ impl Host {
         }
     }
 
-    /// Starts the host.
-    ///
-    /// # Errors
-    /// When it cannot start.
+    /// Starts the host. Fails when it cannot start.
     pub fn boot(&mut self) -> Result<()> {
         // Its first process stays when the agent ends, like the init of a machine.
         let script = "\"$0\" agent run --config \"$1\" & while :; do wait; sleep 1; done";
@@ -252,10 +246,8 @@ impl Host {
         Ok(())
     }
 
-    /// Kills the host, like a power failure. Returns the time and the number of its processes.
-    ///
-    /// # Errors
-    /// When it is off already, or a process does not end.
+    /// Kills the host, like a power failure. Returns the time and the number of its processes. Fails when it is off
+    /// already, or a process does not end.
     pub fn kill(&mut self) -> Result<(Instant, usize)> {
         let space = self.pids();
         let mut process = self.process.take().context("it is off already")?;
@@ -275,10 +267,7 @@ impl Host {
     }
 
     /// Sends SIGSTOP to all its processes, like a hypervisor that pauses a machine; I/O in the kernel continues.
-    /// Returns their number.
-    ///
-    /// # Errors
-    /// When it is off.
+    /// Returns their number. Fails when it is off.
     pub fn pause(&self) -> Result<usize> {
         let space = self.pids().context("it is off")?;
         let mut stopped = 0;
@@ -349,10 +338,7 @@ impl Host {
         })
     }
 
-    /// The postmaster.
-    ///
-    /// # Errors
-    /// When there is none.
+    /// The postmaster. Fails when there is none.
     pub fn postmaster(&self) -> Result<u32> {
         let mut all = self.postgres();
         all.retain(|pid| crate::process::is_alive(*pid));
@@ -393,10 +379,8 @@ impl Host {
         self.http("OPTIONS", path, HTTP_LIMIT).map_or(0, |(code, _)| code)
     }
 
-    /// Sends one HTTP request to its agent. Returns status and body. `limit` is the timeout of each step.
-    ///
-    /// # Errors
-    /// When there is no complete answer.
+    /// Sends one HTTP request to its agent. Returns status and body. `limit` is the timeout of each step. Fails when
+    /// there is no complete answer.
     pub fn http(&self, method: &str, path: &str, limit: Duration) -> Result<(u16, String)> {
         let address = format!("{}:{HTTP}", self.address).parse()?;
         let mut stream = TcpStream::connect_timeout(&address, limit)?;
@@ -414,10 +398,7 @@ impl Host {
         self.asks("/primary") == 200
     }
 
-    /// Waits until it is primary. Returns the time since `since`.
-    ///
-    /// # Errors
-    /// When it is not within `limit` from now.
+    /// Waits until it is primary. Returns the time since `since`. Fails when it is not within `limit` from now.
     pub fn becomes_primary(&self, since: Instant, limit: Duration) -> Result<Duration> {
         if wait_until(limit, || self.is_primary()) {
             return Ok(since.elapsed());
@@ -425,30 +406,23 @@ impl Host {
         bail!("{} is not primary after {limit:?}: {}", self.name, tail_of(&self.log(), 6))
     }
 
-    /// Waits until it is ready to take over.
-    ///
-    /// # Errors
-    /// When it is not within `limit`.
+    /// Waits until it is ready to take over. Fails when it is not within `limit`.
     pub fn stands_by(&self, limit: Duration) -> Result<()> {
         let ready = wait_until(limit, || self.asks("/readiness") == 200 && !self.is_primary());
         anyhow::ensure!(ready, "{} does not stand by after {limit:?}: {}", self.name, tail_of(&self.log(), 6));
         Ok(())
     }
 
-    /// Runs `holdfast ARGS --agent` with this host's address.
-    ///
-    /// # Errors
-    /// When it ends with another status than 0, or prints no JSON.
+    /// Runs `holdfast ARGS --agent` with this host's address. Fails when it ends with another status than 0, or prints
+    /// no JSON.
     pub fn holdfast(&self, args: &[&str]) -> Result<Value> {
         let said = self.command(args).out()?;
         serde_json::from_str(&said).with_context(|| format!("holdfast {}: no JSON: {said}", args.join(" ")))
     }
 
     /// The same for a command that must be refused (exit code 3). Returns its message. Nothing else is taken: the
-    /// command is sent to an agent once, so no attempt without an answer (exit code 5) comes before its refusal.
-    ///
-    /// # Errors
-    /// When it ends otherwise.
+    /// command is sent to an agent once, so no attempt without an answer (exit code 5) comes before its refusal. Fails
+    /// when it ends otherwise.
     pub fn refused(&self, args: &[&str]) -> Result<String> {
         let output = self.command(args).into_command().output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -465,18 +439,12 @@ impl Host {
         }
     }
 
-    /// Starts a process on it that keeps a file open.
-    ///
-    /// # Errors
-    /// When it is off, or the file cannot be opened there.
+    /// Starts a process on it that keeps a file open. Fails when it is off, or the file cannot be opened there.
     pub fn keep_open(&self, file: &Path) -> Result<Opener> {
         Opener::start(self.process.as_ref().context("it is off")?.pid(), file)
     }
 
-    /// Process id of its agent, in our pid namespace.
-    ///
-    /// # Errors
-    /// When there is none.
+    /// Process id of its agent, in our pid namespace. Fails when there is none.
     pub fn agent_pid(&self) -> Result<u32> {
         let config = self.dir.join("agent.toml");
         let config = config.to_str().context("path")?;

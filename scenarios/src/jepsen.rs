@@ -223,10 +223,8 @@ fn is_or_part_of(red: &str, by: &str) -> bool {
     red == by || (!red.ends_with('?') && red.strip_prefix(by).is_some_and(|part| part.starts_with('/')))
 }
 
-/// Runs the chore. Ends the process with an exit code of [the module](self).
-///
-/// # Errors
-/// None: if there is no verdict, the reason is printed.
+/// Runs the chore. Ends the process with an exit code of [the module](self). If there is no verdict, the reason is
+/// printed.
 pub fn chore(args: &Args) -> Result<()> {
     if let Some(dir) = &args.inside {
         let wanted = postgres::Wanted {

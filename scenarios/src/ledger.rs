@@ -98,18 +98,12 @@ pub struct Verdict {
 }
 
 impl Ledger {
-    /// Creates the table and empty files for `writers` writers.
-    ///
-    /// # Errors
-    /// When either cannot be created.
+    /// Creates the table and empty files for `writers` writers. Fails when either cannot be created.
     pub fn create(pg: &Postgres, dir: &Path, writers: usize) -> Result<Self> {
         Self::create_through(&mut pg.client()?, dir, writers)
     }
 
     /// The same through a given session.
-    ///
-    /// # Errors
-    /// As [`Ledger::create`].
     pub fn create_through(client: &mut Client, dir: &Path, writers: usize) -> Result<Self> {
         client.query(
             "create table ledger (writer int, n bigint, filler text default repeat('x', 100), primary key (writer, n))",
@@ -127,10 +121,7 @@ impl Ledger {
         self.dir.join(format!("writer-{writer}.ledger"))
     }
 
-    /// Starts the writers, each after its last n. A lost session ends a writer.
-    ///
-    /// # Errors
-    /// When a session cannot be opened.
+    /// Starts the writers, each after its last n. A lost session ends a writer. Fails when a session cannot be opened.
     pub fn start(&self, pg: &Postgres) -> Result<Writers> {
         let stop = Arc::new(AtomicBool::new(false));
         let tally = Arc::new(Tally::default());
@@ -149,10 +140,8 @@ impl Ledger {
         Ok(Writers { threads, stop, tally })
     }
 
-    /// The same with writers that reconnect whenever their session is lost, until they are stopped.
-    ///
-    /// # Errors
-    /// When a file cannot be opened.
+    /// The same with writers that reconnect whenever their session is lost, until they are stopped. Fails when a file
+    /// cannot be opened.
     pub fn start_lasting(&self, reach: &Reach) -> Result<Writers> {
         let stop = Arc::new(AtomicBool::new(false));
         let tally = Arc::new(Tally::default());
@@ -180,10 +169,8 @@ impl Ledger {
         Ok(Writers { threads, stop, tally })
     }
 
-    /// Collects the results of the writers after they ended.
-    ///
-    /// # Errors
-    /// When a writer failed for another reason than a lost server.
+    /// Collects the results of the writers after they ended. Fails when a writer failed for another reason than a lost
+    /// server.
     pub fn join(&mut self, writers: Writers) -> Result<()> {
         writers.stop.store(true, Ordering::Relaxed);
         for (w, thread) in writers.threads.into_iter().enumerate() {
@@ -199,26 +186,17 @@ impl Ledger {
         self.in_doubt.len()
     }
 
-    /// Compares the files with the table, row by row.
-    ///
-    /// # Errors
-    /// When either cannot be read.
+    /// Compares the files with the table, row by row. Fails when either cannot be read.
     pub fn check(&self, pg: &Postgres) -> Result<Verdict> {
         self.check_through(&mut pg.client()?)
     }
 
     /// The same through a given session.
-    ///
-    /// # Errors
-    /// As [`Ledger::check`].
     pub fn check_through(&self, client: &mut Client) -> Result<Verdict> {
         Ok(compare(&self.acknowledged()?, &self.in_doubt, &table(client)?))
     }
 
     /// The same for a database that was restored to the time `moment_ms` (Unix milliseconds).
-    ///
-    /// # Errors
-    /// As [`Ledger::check`].
     pub fn check_restored(&self, pg: &Postgres, moment_ms: u64) -> Result<Restored> {
         Ok(Restored::judge(moment_ms, &self.acknowledged()?, &self.in_doubt, &table(&mut pg.client()?)?))
     }

@@ -28,10 +28,7 @@ pub struct Uri {
 }
 
 impl Uri {
-    /// Reads an `nbd://` URI with a host and a port.
-    ///
-    /// # Errors
-    /// When it is not of that form.
+    /// Reads an `nbd://` URI with a host and a port. Fails when it is not of that form.
     pub fn parse(text: &str) -> Result<Self> {
         let rest = text.strip_prefix("nbd://").with_context(|| format!("{text}: expected nbd://HOST:PORT/NAME"))?;
         let (addr, export) = rest.split_once('/').unwrap_or((rest, ""));
@@ -130,10 +127,8 @@ fn be<const N: usize>(stream: &mut TcpStream) -> std::io::Result<[u8; N]> {
 }
 
 impl Client {
-    /// Connects and opens the export. `patience` is the timeout of each wait for the server, now and later.
-    ///
-    /// # Errors
-    /// [`NbdError::Refused`] with the server's text, or another error of the connection.
+    /// Connects and opens the export. `patience` is the timeout of each wait for the server, now and later. Fails with
+    /// [`NbdError::Refused`] and the server's text, or with another error of the connection.
     pub fn connect(uri: &Uri, patience: Duration) -> std::result::Result<Self, NbdError> {
         let addr =
             uri.addr.to_socket_addrs()?.next().ok_or_else(|| NbdError::Protocol(format!("no address: {uri}")))?;
@@ -185,10 +180,7 @@ impl Client {
         Ok(Self { stream, next: 1, open: BTreeMap::new() })
     }
 
-    /// Changes the timeout of each wait.
-    ///
-    /// # Errors
-    /// When the connection is gone.
+    /// Changes the timeout of each wait. Fails when the connection is gone.
     pub fn set_patience(&self, patience: Duration) -> std::io::Result<()> {
         self.stream.set_read_timeout(Some(patience))?;
         self.stream.set_write_timeout(Some(patience))
@@ -212,43 +204,29 @@ impl Client {
         Ok(cookie)
     }
 
-    /// Sends a read without waiting for its answer.
-    ///
-    /// # Errors
-    /// When the connection is gone.
+    /// Sends a read without waiting for its answer. Fails when the connection is gone.
     pub fn send_read(&mut self, offset: u64, len: u32) -> std::result::Result<u64, NbdError> {
         self.send(CMD_READ, offset, len, &[])
     }
 
-    /// Sends a write without waiting for its answer.
-    ///
-    /// # Errors
-    /// When the connection is gone.
+    /// Sends a write without waiting for its answer. Fails when the connection is gone.
     pub fn send_write(&mut self, offset: u64, data: &[u8]) -> std::result::Result<u64, NbdError> {
         let len = u32::try_from(data.len()).map_err(|e| NbdError::Protocol(e.to_string()))?;
         self.send(CMD_WRITE, offset, len, data)
     }
 
-    /// Sends a flush without waiting for its answer.
-    ///
-    /// # Errors
-    /// When the connection is gone.
+    /// Sends a flush without waiting for its answer. Fails when the connection is gone.
     pub fn send_flush(&mut self) -> std::result::Result<u64, NbdError> {
         self.send(CMD_FLUSH, 0, 0, &[])
     }
 
-    /// Sends a trim without waiting for its answer.
-    ///
-    /// # Errors
-    /// When the connection is gone.
+    /// Sends a trim without waiting for its answer. Fails when the connection is gone.
     pub fn send_trim(&mut self, offset: u64, len: u32) -> std::result::Result<u64, NbdError> {
         self.send(CMD_TRIM, offset, len, &[])
     }
 
-    /// Waits for the next answer to any request.
-    ///
-    /// # Errors
-    /// When the connection is closed, or silent for longer than the timeout.
+    /// Waits for the next answer to any request. Fails when the connection is closed, or silent for longer than the
+    /// timeout.
     pub fn receive(&mut self) -> std::result::Result<Reply, NbdError> {
         let head: [u8; 16] = be(&mut self.stream)?;
         let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap_or_default());
@@ -277,37 +255,25 @@ impl Client {
     }
 
     /// Reads and waits. Do not use it while requests are unanswered; the same holds for [`Client::write`] and
-    /// [`Client::flush`].
-    ///
-    /// # Errors
-    /// The server's errno, or a closed connection.
+    /// [`Client::flush`]. Fails with the server's errno, or a closed connection.
     pub fn read(&mut self, offset: u64, len: u32) -> std::result::Result<Vec<u8>, NbdError> {
         let cookie = self.send_read(offset, len)?;
         self.answer_to(cookie)
     }
 
     /// Writes and waits.
-    ///
-    /// # Errors
-    /// As [`Client::read`].
     pub fn write(&mut self, offset: u64, data: &[u8]) -> std::result::Result<(), NbdError> {
         let cookie = self.send_write(offset, data)?;
         self.answer_to(cookie).map(drop)
     }
 
     /// Flushes and waits.
-    ///
-    /// # Errors
-    /// As [`Client::read`].
     pub fn flush(&mut self) -> std::result::Result<(), NbdError> {
         let cookie = self.send_flush()?;
         self.answer_to(cookie).map(drop)
     }
 
     /// Zeroes a range and waits.
-    ///
-    /// # Errors
-    /// As [`Client::read`].
     pub fn trim(&mut self, offset: u64, len: u32) -> std::result::Result<(), NbdError> {
         let cookie = self.send_trim(offset, len)?;
         self.answer_to(cookie).map(drop)
@@ -338,10 +304,8 @@ pub fn pattern(tag: u64, offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The tag of a block made by [`pattern`]. Checks the whole block.
-///
-/// # Errors
-/// When the block is torn or belongs to another offset.
+/// The tag of a block made by [`pattern`]. Checks the whole block. Fails when the block is torn or belongs to another
+/// offset.
 pub fn tag_of(bytes: &[u8], offset: u64) -> Result<u64> {
     anyhow::ensure!(bytes.len() >= 16, "a pattern has at least 16 bytes, found {}", bytes.len());
     let tag = u64::from_le_bytes(bytes[..8].try_into()?);

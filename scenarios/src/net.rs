@@ -58,10 +58,8 @@ pub struct Net {
 }
 
 impl Net {
-    /// Makes the bridge here, and a namespace with a link to it for each of `n` nodes.
-    ///
-    /// # Errors
-    /// When one of the commands fails.
+    /// Makes the bridge here, and a namespace with a link to it for each of `n` nodes. Fails when one of the commands
+    /// fails.
     pub fn make(n: usize, log: &Path) -> Result<Self> {
         ip(&["link", "set", "lo", "up"])?;
         ip(&["link", "add", "br0", "type", "bridge"])?;
@@ -112,9 +110,6 @@ impl Net {
     }
 
     /// Cuts `node` off: it receives and sends no packet, and keeps running.
-    ///
-    /// # Errors
-    /// When iptables fails.
     pub fn isolate(&self, node: usize) -> Result<()> {
         for (chain, side) in [("INPUT", "-i"), ("OUTPUT", "-o")] {
             self.within(node, "iptables").args(["-w", "5", "-A", chain, "!", side, "lo", "-j", "DROP"]).run()?;
@@ -123,25 +118,16 @@ impl Net {
     }
 
     /// Drops all packets from `from` to `node`. One direction only, but no TCP connection survives that for long.
-    ///
-    /// # Errors
-    /// When iptables fails.
     pub fn deafen(&self, node: usize, from: &str) -> Result<()> {
         self.within(node, "iptables").args(["-w", "5", "-A", "INPUT", "-s", from, "-j", "DROP"]).run()
     }
 
     /// Partitions the gateways as in `shape`.
-    ///
-    /// # Errors
-    /// As [`Net::deafen`].
     pub fn part(&self, shape: Shape) -> Result<()> {
         shape.deaf().into_iter().try_for_each(|(who, from)| self.deafen(who, &address(from)))
     }
 
     /// Drops incoming TCP packets of `node` with this probability, from 0 to 1.
-    ///
-    /// # Errors
-    /// As [`Net::deafen`].
     pub fn lose(&self, node: usize, probability: &str) -> Result<()> {
         let rule = self.within(node, "iptables").args(["-w", "5", "-A", "INPUT", "-i", "eth0", "-p", "tcp"]);
         let rule = rule.args(["-m", "statistic", "--mode", "random", "--probability", probability]);
@@ -149,9 +135,6 @@ impl Net {
     }
 
     /// What the rules of `node` have dropped. [`Net::heal`] removes the rules and with them the counts.
-    ///
-    /// # Errors
-    /// As [`Net::deafen`].
     pub fn dropped(&self, node: usize) -> Result<Dropped> {
         let listed = self.within(node, "iptables").args(["-w", "5", "-n", "-v", "-x", "-L"]).out()?;
         Ok(count(&listed))
@@ -163,9 +146,6 @@ impl Net {
     }
 
     /// Removes all rules: all nodes are connected again.
-    ///
-    /// # Errors
-    /// As [`Net::deafen`].
     pub fn heal(&self) -> Result<()> {
         (0..self.holders.len()).try_for_each(|node| self.within(node, "iptables").args(["-w", "5", "-F"]).run())
     }

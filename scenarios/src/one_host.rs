@@ -22,10 +22,7 @@ pub struct OneHost {
 }
 
 impl OneHost {
-    /// Attaches the volume through one gateway.
-    ///
-    /// # Errors
-    /// When that gateway does not accept it within `limit`.
+    /// Attaches the volume through one gateway. Fails when that gateway does not accept it within `limit`.
     pub fn attach(&mut self, cluster: &Cluster, gateway: usize, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         let work = self.work.join(cluster.name(gateway));
@@ -42,18 +39,13 @@ impl OneHost {
         }
     }
 
-    /// Mounts what is attached.
-    ///
-    /// # Errors
-    /// mount's; or when nothing is attached.
+    /// Mounts what is attached. Fails when mount does, or when nothing is attached.
     pub fn mount(&mut self) -> Result<()> {
         self.device.as_mut().context("no device")?.mount(&self.mount)
     }
 
-    /// Stops everything without saving, after the server of the device died.
-    ///
-    /// # Errors
-    /// When PostgreSQL or nbdfuse do not end.
+    /// Stops everything without saving, after the server of the device died. Fails when PostgreSQL or nbdfuse do not
+    /// end.
     pub fn drop_dead_device(&mut self) -> Result<()> {
         self.pg.stop(Signal::QUIT)?;
         self.device.take().map_or(Ok(()), Device::detach)

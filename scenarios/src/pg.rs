@@ -24,10 +24,7 @@ pub fn bin() -> &'static Path {
     BIN.get_or_init(|| std::env::var_os(BIN_VAR).map_or_else(|| DEBIAN.into(), PathBuf::from))
 }
 
-/// What the server's program says of its version, such as `PostgreSQL 15.14`.
-///
-/// # Errors
-/// When it does not run.
+/// What the server's program says of its version, such as `PostgreSQL 15.14`. Fails when it does not run.
 pub fn version() -> Result<String> {
     let said = cmd(bin().join("postgres")).arg("--version").out()?;
     let number = said.split_whitespace().nth(2).with_context(|| format!("postgres --version: {said}"))?;
@@ -57,10 +54,8 @@ fn id_of(what: &str) -> Result<u32> {
 }
 
 impl Postgres {
-    /// Sets the folders and starts nothing. `data` is on the volume, `sockets` is not.
-    ///
-    /// # Errors
-    /// When the system user postgres does not exist.
+    /// Sets the folders and starts nothing. `data` is on the volume, `sockets` is not. Fails when the system user
+    /// postgres does not exist.
     pub fn new(data: &Path, sockets: &Path, log: &Path) -> Result<Self> {
         let (uid, gid) = (id_of("-u")?, id_of("-g")?);
         std::fs::create_dir_all(sockets)?;
@@ -76,18 +71,12 @@ impl Postgres {
     }
 
     /// Creates the data folder, with page checksums, and the settings.
-    ///
-    /// # Errors
-    /// initdb's.
     pub fn initdb(&self, settings: &str) -> Result<()> {
         self.initdb_with(&[], settings)
     }
 
     /// The same without a sync of each file: the files are safe after the file system was unmounted. For a device with
     /// slow syncs.
-    ///
-    /// # Errors
-    /// initdb's.
     pub fn initdb_unsynced(&self, settings: &str) -> Result<()> {
         self.initdb_with(&["--no-sync"], settings)
     }
@@ -110,9 +99,6 @@ impl Postgres {
 
     /// Copies the data folder of the PostgreSQL at `host`. When started, the copy is a standby of that server under the
     /// name `name`.
-    ///
-    /// # Errors
-    /// pg_basebackup's.
     pub fn basebackup(&self, host: &str, name: &str) -> Result<()> {
         // Left by an earlier run.
         match std::fs::remove_dir_all(&self.data) {
@@ -128,20 +114,15 @@ impl Postgres {
         Cmd::of(command).run()
     }
 
-    /// Allows clients from `network` without a password.
-    ///
-    /// # Errors
-    /// When pg_hba.conf cannot be written.
+    /// Allows clients from `network` without a password. Fails when pg_hba.conf cannot be written.
     pub fn trust(&self, network: &str) -> Result<()> {
         let path = self.data.join("pg_hba.conf");
         let rules = std::fs::read_to_string(&path)? + &format!("host all all {network} trust\n");
         Ok(std::fs::write(&path, rules)?)
     }
 
-    /// Requires a password from `user` over TCP, whatever the other rules say.
-    ///
-    /// # Errors
-    /// When pg_hba.conf cannot be written.
+    /// Requires a password from `user` over TCP, whatever the other rules say. Fails when pg_hba.conf cannot be
+    /// written.
     pub fn wants_password_of(&self, user: &str) -> Result<()> {
         let path = self.data.join("pg_hba.conf");
         // The first matching rule counts.
@@ -149,10 +130,8 @@ impl Postgres {
         Ok(std::fs::write(&path, rules)?)
     }
 
-    /// Starts the server and waits until it answers a query, recovery included. Returns the time that took.
-    ///
-    /// # Errors
-    /// When it ends, or is not ready after three minutes.
+    /// Starts the server and waits until it answers a query, recovery included. Returns the time that took. Fails when
+    /// it ends, or is not ready after three minutes.
     pub fn start(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         let mut command = self.program("postgres");
@@ -170,10 +149,8 @@ impl Postgres {
         Ok(begun.elapsed())
     }
 
-    /// Stops the server: `INT` is a fast shutdown with a checkpoint, `QUIT` an immediate one, like a crash.
-    ///
-    /// # Errors
-    /// When it does not end.
+    /// Stops the server: `INT` is a fast shutdown with a checkpoint, `QUIT` an immediate one, like a crash. Fails when
+    /// it does not end.
     pub fn stop(&mut self, how: Signal) -> Result<()> {
         match self.server.take() {
             Some(mut server) => server.stop(how, Duration::from_secs(60)),
@@ -181,10 +158,7 @@ impl Postgres {
         }
     }
 
-    /// A new session.
-    ///
-    /// # Errors
-    /// When the server is not there or not ready.
+    /// A new session. Fails when the server is not there or not ready.
     pub fn client(&self) -> Result<Client, PgError> {
         client(&self.reach())
     }
@@ -195,10 +169,8 @@ impl Postgres {
     }
 
     /// Runs pgbench over TCP in the background and restarts it whenever it ends: a load that continues after its server
-    /// failed. Each start is a line `run N` in `log`, and its connections have the name [`run_name`] of N.
-    ///
-    /// # Errors
-    /// When it cannot start.
+    /// failed. Each start is a line `run N` in `log`, and its connections have the name [`run_name`] of N. Fails when
+    /// it cannot start.
     pub fn pgbench_again(&self, args: &[&str], at: SocketAddr, log: &Path) -> Result<Proc> {
         let name = run_name("$n");
         let script =
@@ -212,27 +184,19 @@ impl Postgres {
     }
 
     /// Fills pgbench's tables: about 15 MB for each unit of `scale`.
-    ///
-    /// # Errors
-    /// pgbench's.
     pub fn pgbench_init(&self, scale: u32) -> Result<()> {
         let mut command = self.program("pgbench");
         command.args(["-i", "-q", "-s", &scale.to_string(), USER]);
         Cmd::of(command).run()
     }
 
-    /// Runs pgbench to its end. Returns the transactions per second, without the time to connect.
-    ///
-    /// # Errors
-    /// pgbench's, or when its report cannot be read.
+    /// Runs pgbench to its end. Returns the transactions per second, without the time to connect. Fails when pgbench
+    /// does, or when its report cannot be read.
     pub fn pgbench(&self, args: &[&str], time: Duration) -> Result<f64> {
         self.pgbench_with(args, "", time)
     }
 
     /// As [`Postgres::pgbench`], with server settings for its sessions.
-    ///
-    /// # Errors
-    /// As [`Postgres::pgbench`].
     pub fn pgbench_with(&self, args: &[&str], options: &str, time: Duration) -> Result<f64> {
         let mut command = self.program("pgbench");
         command.env("PGOPTIONS", options);
@@ -240,20 +204,14 @@ impl Postgres {
         tps_of(&Cmd::of(command).out()?)
     }
 
-    /// Starts pgbench in the background.
-    ///
-    /// # Errors
-    /// When it cannot start.
+    /// Starts pgbench in the background. Fails when it cannot start.
     pub fn pgbench_forever(&self, args: &[&str], log: &Path) -> Result<Proc> {
         let mut command = self.program("pgbench");
         command.args(["-n", "-T", "86400"]).args(args).arg(USER);
         Proc::spawn("pgbench", command, log)
     }
 
-    /// Checks every table and index with amcheck, heap against index included.
-    ///
-    /// # Errors
-    /// When it finds an error.
+    /// Checks every table and index with amcheck, heap against index included. Fails when it finds an error.
     pub fn amcheck(&self) -> Result<()> {
         let mut command = self.program("pg_amcheck");
         command.args(["--install-missing", "--heapallindexed", "--on-error-stop", "-d", USER]);
@@ -262,10 +220,8 @@ impl Postgres {
         Ok(())
     }
 
-    /// Checks that pgbench's four sums are equal, as each of its transactions keeps them.
-    ///
-    /// # Errors
-    /// When they differ, or cannot be read.
+    /// Checks that pgbench's four sums are equal, as each of its transactions keeps them. Fails when they differ, or
+    /// cannot be read.
     pub fn pgbench_balances(&self) -> Result<()> {
         let sums = "select (select sum(abalance) from pgbench_accounts), (select sum(tbalance) from pgbench_tellers), \
                     (select sum(bbalance) from pgbench_branches), (select coalesce(sum(delta), 0) from pgbench_history)";
@@ -281,10 +237,7 @@ pub fn run_name(run: impl std::fmt::Display) -> String {
     format!("pgbench run {run}")
 }
 
-/// A new session as the tests' user.
-///
-/// # Errors
-/// When the server is not there or not ready.
+/// A new session as the tests' user. Fails when the server is not there or not ready.
 pub fn client(reach: &Reach) -> Result<Client, PgError> {
     Client::connect(reach, USER, USER)
 }

@@ -70,10 +70,8 @@ fn odd(what: impl Into<String>) -> PgError {
 }
 
 impl Client {
-    /// Connects as `user` to `database` with trust authentication.
-    ///
-    /// # Errors
-    /// When the server is not there, not ready or asks for a password.
+    /// Connects as `user` to `database` with trust authentication. Fails when the server is not there, not ready or
+    /// asks for a password.
     pub fn connect(reach: &Reach, user: &str, database: &str) -> Result<Self, PgError> {
         let mut client = match reach {
             Reach::Socket(path) => {
@@ -101,9 +99,6 @@ impl Client {
     }
 
     /// Runs one or several statements; returns the rows of all of them.
-    ///
-    /// # Errors
-    /// The server's, or a connection that is gone.
     pub fn query(&mut self, sql: &str) -> Result<Rows, PgError> {
         let mut message = vec![b'Q'];
         message.extend(frame_len(sql.len() + 1)?);

@@ -58,10 +58,8 @@ const TOKEN_OF_EXPORT: &str = "?token=";
 /// Name of a snapshot.
 const SNAPSHOT: &str = "marked";
 
-/// Runs both clusters, each in its own network namespace. Errors were printed when it returns.
-///
-/// # Errors
-/// [`Failed`] when something is found that must not be, or anything does not work.
+/// Runs both clusters, each in its own network namespace. Errors were printed when it returns. Fails with [`Failed`]
+/// when something is found that must not be, or anything does not work.
 pub fn run(bin: &Path, dir: &Path) -> Result<()> {
     for (name, more) in [("plain", None), ("secured", Some("--secure"))] {
         let again = cmd("unshare").args(["--net", "--"]).arg(std::env::current_exe()?).arg("plaintext");
@@ -72,9 +70,6 @@ pub fn run(bin: &Path, dir: &Path) -> Result<()> {
 }
 
 /// Runs one cluster, in the network namespace of this process.
-///
-/// # Errors
-/// As [`run`], with the reason.
 pub fn inside(args: &Args) -> Result<()> {
     step(if args.secure { "Everything is on that keeps others out" } else { "Everything is open" });
     let crossings = recorded(&args.bin, &args.dir, args.secure)?;

@@ -93,10 +93,7 @@ struct Sum {
     seed: u64,
 }
 
-/// Runs the chore.
-///
-/// # Errors
-/// When an acknowledged commit is lost or a check fails; with `--lie`, when no check fails.
+/// Runs the chore. Fails when an acknowledged commit is lost or a check fails; with `--lie`, when no check fails.
 pub fn chore(args: &Args) -> Result<()> {
     let begun = Instant::now();
     setup::must_be_able_to_mount()?;
@@ -125,9 +122,6 @@ pub fn chore(args: &Args) -> Result<()> {
 }
 
 /// Checks that a run on lying disks has failed.
-///
-/// # Errors
-/// When it has not.
 pub fn lie_found(ended: Result<()>) -> Result<()> {
     let found = ended.err().context("disks that synced nothing were not detected: this test finds nothing")?;
     let text = format!("{found:#}");
@@ -137,10 +131,7 @@ pub fn lie_found(ended: Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Runs all rounds.
-///
-/// # Errors
-/// When an acknowledged commit is lost, something does not start again, or a check fails.
+/// Runs all rounds. Fails when an acknowledged commit is lost, something does not start again, or a check fails.
 pub fn run(run: &Run) -> Result<()> {
     step(format!("Three gateways and their store on disks that lose unsynced data (seed {})", run.seed));
     if run.lie {

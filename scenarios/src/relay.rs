@@ -110,27 +110,19 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Forwards to `far` with `delay` in each direction.
-    ///
-    /// # Errors
-    /// When there is no port for it.
+    /// Forwards to `far` with `delay` in each direction. Fails when there is no port for it.
     pub fn to(far: String, delay: Duration) -> Result<Self> {
         Self::by(far, || Way::Later(delay))
     }
 
-    /// Forwards to `far` over a link with `rate` bytes per second in each direction, shared by all connections.
-    ///
-    /// # Errors
-    /// When there is no port for it.
+    /// Forwards to `far` over a link with `rate` bytes per second in each direction, shared by all connections. Fails
+    /// when there is no port for it.
     pub fn over_link(far: String, rate: u64) -> Result<Self> {
         Self::by(far, || Way::Narrow(rate.max(1), Arc::new(Mutex::new(Instant::now()))))
     }
 
     /// Forwards to `far` over lines that `choose` names for each connection, by who has connected: the line of what it
-    /// sends, and the line of the answers.
-    ///
-    /// # Errors
-    /// When there is no port for it.
+    /// sends, and the line of the answers. Fails when there is no port for it.
     pub fn along(far: String, choose: impl Fn(&TcpStream) -> [Arc<Line>; 2] + Send + Sync + 'static) -> Result<Self> {
         Self::serve(far, move |near| choose(near).map(Way::Line))
     }

@@ -27,27 +27,18 @@ pub struct S3 {
 }
 
 impl S3 {
-    /// Starts a server with one empty bucket below `dir`.
-    ///
-    /// # Errors
-    /// When it does not listen within 20 s.
+    /// Starts a server with one empty bucket below `dir`. Fails when it does not listen within 20 s.
     pub fn start(dir: &Path) -> Result<Self> {
         Self::start_on(dir, "127.0.0.1")
     }
 
     /// The same, with an access log in the file `access_log` (an absolute path, because the server changes its working
     /// directory).
-    ///
-    /// # Errors
-    /// As [`S3::start`].
     pub fn start_noting(dir: &Path, access_log: &Path) -> Result<Self> {
         Self::start_with(dir, "127.0.0.1", Some(access_log.into()))
     }
 
     /// The same on another local address.
-    ///
-    /// # Errors
-    /// As [`S3::start`].
     pub fn start_on(dir: &Path, host: &str) -> Result<Self> {
         Self::start_with(dir, host, None)
     }
@@ -62,9 +53,6 @@ impl S3 {
     }
 
     /// Starts it again on the same folder and port.
-    ///
-    /// # Errors
-    /// As [`S3::start`].
     pub fn resume(&mut self) -> Result<()> {
         let addr = format!("{}:{}", self.host, self.port);
         let (access, secret) = &self.keys;
@@ -80,18 +68,12 @@ impl S3 {
         Ok(())
     }
 
-    /// Stops it: connections break, and new ones are refused.
-    ///
-    /// # Errors
-    /// When it does not end.
+    /// Stops it: connections break, and new ones are refused. Fails when it does not end.
     pub fn stop(&mut self) -> Result<()> {
         self.server.take().map_or(Ok(()), |mut s| s.stop(Signal::KILL, Duration::from_secs(5)))
     }
 
     /// Restarts it with other keys; the old ones are no longer valid.
-    ///
-    /// # Errors
-    /// As [`S3::start`] and [`S3::stop`].
     pub fn rekey(&mut self, access: &str, secret: &str) -> Result<()> {
         self.stop()?;
         self.keys = (access.into(), secret.into());

@@ -120,28 +120,21 @@ pub fn export() -> String {
 }
 
 impl Stage {
-    /// Starts everything. This process must be in its own network namespace. `secure`: see [`Below`].
-    ///
-    /// # Errors
-    /// When something does not come up.
+    /// Starts everything. This process must be in its own network namespace. `secure`: see [`Below`]. Fails when
+    /// something does not come up.
     pub fn start(bin: &Path, dir: &Path, secure: bool) -> Result<Self> {
         Self::on(Self::net(dir)?, bin, dir, Below { agent: AGENT_SOON, secure, ..Below::usual(dir) })
     }
 
-    /// Makes only the network and the gateways' folder, for things that must exist before the gateways.
-    ///
-    /// # Errors
-    /// When they cannot be made.
+    /// Makes only the network and the gateways' folder, for things that must exist before the gateways. Fails when they
+    /// cannot be made.
     pub fn net(dir: &Path) -> Result<Net> {
         step("Five network namespaces and a bridge: three gateways, two PostgreSQL hosts");
         std::fs::create_dir_all(cluster(dir))?;
         Net::make(GATEWAYS + 2, &dir.join("net.log"))
     }
 
-    /// Starts the rest.
-    ///
-    /// # Errors
-    /// When something does not come up.
+    /// Starts the rest. Fails when something does not come up.
     pub fn on(net: Net, bin: &Path, dir: &Path, below: Below) -> Result<Self> {
         let Below { store, env, settings, agent, own, http, secure } = below;
         let certificates = if secure { Some(certificates(bin, dir)?) } else { None };
@@ -206,10 +199,7 @@ impl Stage {
         Ok(Self { proxy, hosts, gateways, net, open, certificates, _public: public })
     }
 
-    /// The host on which PostgreSQL accepts writes now.
-    ///
-    /// # Errors
-    /// When there is none within [`LIMIT`].
+    /// The host on which PostgreSQL accepts writes now. Fails when there is none within [`LIMIT`].
     pub fn primary(&self) -> Result<usize> {
         let mut found = None;
         wait_until(LIMIT, || {
@@ -220,10 +210,7 @@ impl Stage {
         found.with_context(|| format!("no host is primary after {LIMIT:?}: {}", said()))
     }
 
-    /// The gateway that serves a host.
-    ///
-    /// # Errors
-    /// When its attach names none.
+    /// The gateway that serves a host. Fails when its attach names none.
     pub fn serving(&self, host: usize) -> Result<usize> {
         let status = self.hosts[host].attach_status();
         let serving = status["gateway"].as_str().context("attach names no gateway")?;
@@ -232,10 +219,7 @@ impl Stage {
     }
 
     /// When the gateways granted the set to a host, in Unix milliseconds: the time at which the granting gateway
-    /// proposed the grant. `None` if another owner has the set.
-    ///
-    /// # Errors
-    /// When no gateway knows the owner.
+    /// proposed the grant. `None` if another owner has the set. Fails when no gateway knows the owner.
     pub fn granted(&self, host: usize) -> Result<Option<u64>> {
         let said = self.gateways.holdfast(&["lease", "show", SET], Duration::from_secs(30))?;
         let lease = &said["lease"];
@@ -243,18 +227,12 @@ impl Stage {
         Ok(lease["since_unix_ms"].as_u64().filter(|_| its))
     }
 
-    /// Waits until every gateway is up and has applied nearly all entries.
-    ///
-    /// # Errors
-    /// When [`LIMIT`] passes first.
+    /// Waits until every gateway is up and has applied nearly all entries. Fails when [`LIMIT`] passes first.
     pub fn caught_up(&self) -> Result<()> {
         self.caught_up_but(None)
     }
 
     /// The same, without one gateway that need not be up.
-    ///
-    /// # Errors
-    /// As [`Stage::caught_up`].
     pub fn caught_up_but(&self, spoilt: Option<usize>) -> Result<()> {
         let excused = spoilt.map(|gateway| format!("{} ", gateways::name(gateway)));
         let mut behind = Vec::new();

@@ -31,10 +31,7 @@ struct Shared {
 }
 
 impl Vault {
-    /// Starts it on a free port of loopback.
-    ///
-    /// # Errors
-    /// When no port is free.
+    /// Starts it on a free port of loopback. Fails when no port is free.
     pub fn start() -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("a port for Vault")?;
         let address = listener.local_addr()?.to_string();

@@ -5,10 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// The whole answer to a GET: status line, headers and body.
-///
-/// # Errors
-/// When there is no answer from `address` (HOST:PORT) within 10 s.
+/// The whole answer to a GET: status line, headers and body. Fails when there is no answer from `address` (HOST:PORT)
+/// within 10 s.
 pub fn page(address: &str, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).with_context(|| format!("{path} at {address:?}"))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -51,10 +51,7 @@ use std::time::Instant;
 /// Required programs. Root is required too; the image's builder installs its own programs.
 const NEEDS: &[&str] = &["ip", "iptables", "unshare", "nsenter"];
 
-/// Runs the chore.
-///
-/// # Errors
-/// When anything does not work, or an acknowledged commit is lost.
+/// Runs the chore. Fails when anything does not work, or an acknowledged commit is lost.
 pub fn chore(args: &Args) -> Result<()> {
     let image = args.image.clone().unwrap_or_else(|| root().join("target/zfs-image"));
     if let Some(dir) = &args.inside {

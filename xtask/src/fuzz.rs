@@ -63,10 +63,7 @@ struct RunStats {
     corpus: u64,
 }
 
-/// Runs the chosen targets.
-///
-/// # Errors
-/// When there is no such target, the programs do not build, or there is a finding.
+/// Runs the chosen targets. Fails when there is no such target, the programs do not build, or there is a finding.
 pub fn chore(args: &Args) -> Result<()> {
     if args.list {
         targets(&program()?)?.iter().for_each(|target| line(format!("{:<22} {}", target.name, target.about)));
@@ -75,10 +72,7 @@ pub fn chore(args: &Args) -> Result<()> {
     run(&args.targets, args.seconds)?.close()
 }
 
-/// Runs each target for a minute.
-///
-/// # Errors
-/// When the programs do not build. Findings are in the count.
+/// Runs each target for a minute. Fails when the programs do not build. Findings are in the count.
 pub fn each() -> Result<Count> {
     run(&[], PART_SECONDS)
 }

@@ -158,10 +158,8 @@ pub fn of(tier: Tier) -> impl Iterator<Item = &'static Part> {
     PARTS.iter().filter(move |part| part.tiers.contains(&tier))
 }
 
-/// The parts of a tier that the user chose: by name, or one part and all after it.
-///
-/// # Errors
-/// When a name does not occur in this tier.
+/// The parts of a tier that the user chose: by name, or one part and all after it. Fails when a name does not occur in
+/// this tier.
 pub fn chosen(tier: Tier, names: &[String], from: Option<&str>) -> anyhow::Result<Vec<&'static Part>> {
     let all: Vec<&Part> = of(tier).collect();
     let known: Vec<&str> = all.iter().map(|part| part.name).collect();

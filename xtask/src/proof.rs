@@ -61,10 +61,8 @@ fn but_for_its_note(run: &Run) -> String {
 }
 
 /// `tree` with the new runs of `own`. A run in `own` that equals one in `tree`, except for the note, is the same run:
-/// every `--keep` reads it again. Two equal runs within one file are two runs.
-///
-/// # Errors
-/// When a run failed and its note gives no reason.
+/// every `--keep` reads it again. Two equal runs within one file are two runs. Fails when a run failed and its note
+/// gives no reason.
 fn merged(tree: &[Run], own: &[Run]) -> Result<Vec<Run>> {
     let mut all = tree.to_vec();
     let mut known: BTreeMap<String, VecDeque<usize>> = BTreeMap::new();
@@ -88,10 +86,8 @@ fn merged(tree: &[Run], own: &[Run]) -> Result<Vec<Run>> {
     Ok(all)
 }
 
-/// Runs the chore.
-///
-/// # Errors
-/// When records cannot be read, parsed or written, or when a failed run that is to be added has no reason.
+/// Runs the chore. Fails when records cannot be read, parsed or written, or when a failed run that is to be added has
+/// no reason.
 pub fn chore(args: &Args) -> Result<()> {
     let mut all = read(&kept())?;
     let new = read(&own())?;

@@ -64,10 +64,7 @@ struct Table {
     counts: Counts,
 }
 
-/// Runs the chore.
-///
-/// # Errors
-/// When files cannot be read or written, or a probe was never reached.
+/// Runs the chore. Fails when files cannot be read or written, or a probe was never reached.
 pub fn chore(args: &Args) -> Result<()> {
     let table = Table::read()?;
     line(table.text());
@@ -82,10 +79,7 @@ pub fn chore(args: &Args) -> Result<()> {
     table.judge(ALLOWED)
 }
 
-/// Prints how many probes were reached, and no more.
-///
-/// # Errors
-/// When files cannot be read.
+/// Prints how many probes were reached, and no more. Fails when files cannot be read.
 pub fn number() -> Result<()> {
     line(Table::read()?.number());
     Ok(())
@@ -172,10 +166,8 @@ impl Table {
         out
     }
 
-    /// Whether each probe was reached or need not be.
-    ///
-    /// # Errors
-    /// When one was not, when nothing was recorded, or when the list of exceptions names a probe that is not there.
+    /// Whether each probe was reached or need not be. Fails when one was not, when nothing was recorded, or when the
+    /// list of exceptions names a probe that is not there.
     fn judge(&self, allowed: &[(&str, &str)]) -> Result<()> {
         let known: BTreeSet<&str> = self.probes.iter().map(|probe| probe.name.as_str()).collect();
         let gone: Vec<&str> = allowed.iter().map(|(name, _)| *name).filter(|name| !known.contains(name)).collect();

@@ -79,10 +79,7 @@ impl Args {
     }
 }
 
-/// Builds the simulation and runs it.
-///
-/// # Errors
-/// When it does not build, or when a seed fails.
+/// Builds the simulation and runs it. Fails when it does not build, or when a seed fails.
 pub fn chore(args: &Args) -> Result<()> {
     let mut words = vec!["run".to_string(), "--quiet".into(), "-p".into(), "holdfast-sim".into(), "--".into()];
     words.extend(arguments(args));

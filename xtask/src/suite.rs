@@ -74,10 +74,8 @@ struct Ended {
 /// A check that runs beside the test programs: its name, and what it does.
 pub type BesideTests = (&'static str, fn() -> Result<()>);
 
-/// Builds tests of these kinds, as `cargo test` names them, and runs them with these variables.
-///
-/// # Errors
-/// When they do not build, or a program does not start. Failed tests are in the count.
+/// Builds tests of these kinds, as `cargo test` names them, and runs them with these variables. Fails when they do not
+/// build, or a program does not start. Failed tests are in the count.
 pub fn run(kinds: &[&str], told: &[(&str, String)], check: Option<BesideTests>, times: &mut Times) -> Result<Count> {
     step("cargo test: build");
     let programs = times.part("build of tests", |_| built(kinds))?;
@@ -89,10 +87,7 @@ pub fn run(kinds: &[&str], told: &[(&str, String)], check: Option<BesideTests>, 
     Ok(count)
 }
 
-/// Builds all tests, so that [`run`] finds them built.
-///
-/// # Errors
-/// When they do not build.
+/// Builds all tests, so that [`run`] finds them built. Fails when they do not build.
 pub fn build() -> Result<()> {
     step("cargo test: build");
     built(&["--tests"]).map(drop)
@@ -118,10 +113,8 @@ fn built(kinds: &[&str]) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// The test program that a message of cargo reports; `None` for any other message.
-///
-/// # Errors
-/// When the message reports a test program without its path: we must not leave out a test silently.
+/// The test program that a message of cargo reports; `None` for any other message. Fails when the message reports a
+/// test program without its path: we must not leave out a test silently.
 fn program_of(message: &Value) -> Result<Option<Program>> {
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
         return Ok(None);

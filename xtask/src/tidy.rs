@@ -18,10 +18,7 @@ use anyhow::{Result, bail};
 pub use probes::Probe;
 use source::Source;
 
-/// Runs every check.
-///
-/// # Errors
-/// Only when the tree cannot be read.
+/// Runs every check. Fails only when the tree cannot be read.
 pub fn check(count: &mut Count) -> Result<()> {
     let sources = sources()?;
     count.check("tidy: crate arrows", arrows::check());
@@ -46,10 +43,7 @@ pub fn check(count: &mut Count) -> Result<()> {
     Ok(())
 }
 
-/// All probes of the product, sorted by name.
-///
-/// # Errors
-/// When the tree cannot be read.
+/// All probes of the product, sorted by name. Fails when the tree cannot be read.
 pub fn all_probes() -> Result<Vec<Probe>> {
     Ok(probes::all(&sources()?).0)
 }

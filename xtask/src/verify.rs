@@ -23,10 +23,8 @@ fn cargo_cmd() -> Cmd {
     Cmd::of(cargo()).dir(root())
 }
 
-/// Checks tidy, format, clippy and docs. Writes build products only.
-///
-/// # Errors
-/// Only when the checks cannot run; a failed check is in the count.
+/// Checks tidy, format, clippy and docs. Writes build products only. Fails only when the checks cannot run; a failed
+/// check is in the count.
 pub fn verify() -> Result<Count> {
     let mut count = look()?;
     step("verify: clippy");
@@ -35,10 +33,7 @@ pub fn verify() -> Result<Count> {
     Ok(count)
 }
 
-/// Tidy and format.
-///
-/// # Errors
-/// Only when the checks cannot run; a failed check is in the count.
+/// Tidy and format. Fails only when the checks cannot run; a failed check is in the count.
 pub fn look() -> Result<Count> {
     let mut count = Count::default();
     step("verify: tidy");
@@ -50,10 +45,7 @@ pub fn look() -> Result<Count> {
 
 const CLIPPY: [&str; 8] = ["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"];
 
-/// Clippy.
-///
-/// # Errors
-/// It found something, or cannot run.
+/// Clippy. Fails when it found something, or cannot run.
 pub fn clippy() -> Result<()> {
     cargo_cmd().args(CLIPPY).show()
 }
@@ -63,10 +55,7 @@ pub fn clippy() -> Result<()> {
 const BESIDE_LIMIT: &str = "30m";
 
 /// Clippy at the lowest priority: it compiles every dependency once more, while tests wait for clocks, sockets and
-/// disks.
-///
-/// # Errors
-/// As [`clippy`]; its output is in the error.
+/// disks. Its output is in the error.
 pub fn clippy_beside() -> Result<()> {
     if !on_path("nice") || !on_path("timeout") {
         return cargo_cmd().args(CLIPPY).run();
@@ -120,9 +109,6 @@ pub fn deny(count: &mut Count) {
 }
 
 /// Applies clippy's automatic fixes, then formats.
-///
-/// # Errors
-/// When cargo fails.
 pub fn fix() -> Result<()> {
     step("fix: clippy's suggestions");
     let clippy = ["clippy", "--fix", "--allow-dirty", "--allow-staged", "--workspace", "--all-targets", "--quiet"];
@@ -131,10 +117,7 @@ pub fn fix() -> Result<()> {
     cargo_cmd().args(["fmt", "--all"]).show()
 }
 
-/// Replaces this process by `holdfast dev`, so that Ctrl-C reaches it directly.
-///
-/// # Errors
-/// When it does not build or start.
+/// Replaces this process by `holdfast dev`, so that Ctrl-C reaches it directly. Fails when it does not build or start.
 pub fn dev(args: &DevArgs) -> Result<()> {
     let bin = args.build.binary("dev")?;
     let mut command = Command::new(bin);

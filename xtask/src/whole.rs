@@ -82,10 +82,7 @@ struct Whole<'a> {
     times: Times,
 }
 
-/// Runs the parts of a tier, one after the other.
-///
-/// # Errors
-/// When anything failed, or a part's name is unknown.
+/// Runs the parts of a tier, one after the other. Fails when anything failed, or a part's name is unknown.
 pub fn test(args: &Args) -> Result<()> {
     let tier = args.tier();
     let chosen = parts::chosen(tier, &args.part, args.from.as_deref())?;
@@ -121,10 +118,8 @@ pub fn test(args: &Args) -> Result<()> {
 }
 
 impl Whole<'_> {
-    /// Runs a part. Its failures are in the count.
-    ///
-    /// # Errors
-    /// When something cannot be installed: the results of later parts would mean nothing.
+    /// Runs a part. Its failures are in the count. Fails when something cannot be installed: the results of later parts
+    /// would mean nothing.
     fn part(&mut self, part: &Part) -> Result<()> {
         let (begun, before) = (Instant::now(), self.count);
         step(format!("{}: {}", part.name, part.why));

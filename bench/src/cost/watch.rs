@@ -45,10 +45,8 @@ struct Counters {
     terms: u64,
 }
 
-/// Counts for this time. Nobody asks the gateways for anything meanwhile.
-///
-/// # Errors
-/// When a gateway or a file does not answer.
+/// Counts for this time. Nobody asks the gateways for anything meanwhile. Fails when a gateway or a file does not
+/// answer.
 pub(super) fn measure(cluster: &Cluster, log: &Path, window: Duration) -> Result<Figures> {
     let count = cluster.gateways.len();
     let pages = (0..count).map(|index| cluster.metrics_address(index)).collect::<Result<Vec<String>>>()?;

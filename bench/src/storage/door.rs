@@ -107,18 +107,12 @@ impl Door {
         Self { log: log.into() }
     }
 
-    /// The end of the log now, for [`Door::since`].
-    ///
-    /// # Errors
-    /// When the log cannot be read.
+    /// The end of the log now, for [`Door::since`]. Fails when the log cannot be read.
     pub fn mark(&self) -> Result<Mark> {
         Ok(Mark(self.whole_lines()?.len()))
     }
 
-    /// Requests answered since `mark`.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
+    /// Requests answered since `mark`. Fails when the log cannot be read.
     pub fn since(&self, mark: Mark) -> Result<Counts> {
         let text = self.whole_lines()?;
         Ok(Counts::of(&String::from_utf8_lossy(text.get(mark.0..).unwrap_or_default())))

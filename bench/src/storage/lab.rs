@@ -66,18 +66,13 @@ pub struct Window {
 }
 
 impl Lab {
-    /// A fresh cluster below `dir`, with `size_mib` in its volume.
-    ///
-    /// # Errors
-    /// When something does not start.
+    /// A fresh cluster below `dir`, with `size_mib` in its volume. Fails when something does not start.
     pub fn start(plan: &Plan, name: &str, size_mib: u64, settings: Vec<String>) -> Result<Self> {
         Self::start_behind(plan, name, size_mib, settings, None)
     }
 
-    /// The same, with the server behind a link of this many bytes a second in each direction.
-    ///
-    /// # Errors
-    /// When something does not start.
+    /// The same, with the server behind a link of this many bytes a second in each direction. Fails when something does
+    /// not start.
     pub fn start_behind(
         plan: &Plan,
         name: &str,
@@ -104,10 +99,7 @@ impl Lab {
         self.link.as_ref().map_or_else(|| self.s3.address(), |link| link.addr.clone())
     }
 
-    /// Stops it and frees its space, except for the logs.
-    ///
-    /// # Errors
-    /// When something does not end.
+    /// Stops it and frees its space, except for the logs. Fails when something does not end.
     pub fn stop(self) -> Result<()> {
         self.cluster.stop()?;
         let mut s3 = self.s3;
@@ -117,9 +109,6 @@ impl Lab {
     }
 
     /// Stops and starts the gateways, which clears their memory.
-    ///
-    /// # Errors
-    /// When one does not.
     pub fn begin_again(self) -> Result<Self> {
         let cluster = self.cluster.stop()?.start()?;
         Ok(Self { cluster, ..self })
@@ -133,10 +122,7 @@ impl Lab {
         self.door.since(mark)
     }
 
-    /// Waits until everything written is in the store.
-    ///
-    /// # Errors
-    /// When it takes longer than five minutes.
+    /// Waits until everything written is in the store. Fails when it takes longer than five minutes.
     pub fn checkpoint(&self) -> Result<()> {
         self.cluster.holdfast(&["set", "checkpoint", SET, "--timeout", CHECKPOINT_LIMIT]).map(drop)
     }
@@ -150,10 +136,8 @@ impl Lab {
         (0..self.cluster.gateways.len()).flat_map(|index| figures::checkpoints(&log(index))).collect()
     }
 
-    /// A metric's largest value over the gateways: the leader's, if only it has one.
-    ///
-    /// # Errors
-    /// When a gateway does not answer.
+    /// A metric's largest value over the gateways: the leader's, if only it has one. Fails when a gateway does not
+    /// answer.
     pub fn gauge(&self, name: &str) -> Result<Option<f64>> {
         let pages = self.pages()?;
         Ok(pages.iter().filter_map(|page| metric(page, name, "")).reduce(f64::max))
@@ -178,18 +162,13 @@ impl Lab {
         })
     }
 
-    /// Bytes written by clients so far.
-    ///
-    /// # Errors
-    /// When a gateway does not answer.
+    /// Bytes written by clients so far. Fails when a gateway does not answer.
     pub fn written(&self) -> Result<u64> {
         Ok(self.meters()?.written)
     }
 
     /// Does `work` between two moments at which everything is in the store, prints progress meanwhile, and counts.
-    ///
-    /// # Errors
-    /// Those of `work`, or when something cannot be counted.
+    /// Fails as `work` does, or when something cannot be counted.
     pub fn window<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<(Window, T)> {
         self.checkpoint()?;
         let (mark, before, begun) = (self.mark()?, self.meters()?, Instant::now());
@@ -240,10 +219,8 @@ impl Lab {
         })
     }
 
-    /// fio on the volume, through its own NBD client and one connection.
-    ///
-    /// # Errors
-    /// fio's, or when its report cannot be read.
+    /// fio on the volume, through its own NBD client and one connection. Fails when fio does, or when its report cannot
+    /// be read.
     pub fn fio(&mut self, args: &[&str]) -> Result<impl FnOnce() -> Result<Fio> + Send + use<>> {
         let serving = self.cluster.serving(PATIENCE)?;
         let uri = self.cluster.gateways[serving].nbd.to_string();

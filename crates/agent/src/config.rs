@@ -10,6 +10,7 @@ mod load;
 mod service;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 pub use check::{ConfigError, Problem};
 pub use document::sample;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use service::{RunLimits, ServiceConfig, ServiceKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+pub use traces::TracesConfig;
 
 /// Whether this host takes over by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,6 +160,8 @@ settings! {
         http: HttpConfig = HttpConfig::default();
         /// A line of JSON for each command that comes over HTTP or the agent's socket.
         audit: AuditConfig = AuditConfig::default();
+        /// Traces of takeovers, for a collector that takes OTLP over gRPC. Nothing waits for it.
+        traces: TracesConfig = TracesConfig::default();
         /// Programs that the agent runs when something happens.
         hooks: HooksConfig = HooksConfig::default();
         /// Mutually authenticated TLS with the gateways, for the agent and its attach, and with other agents: all three

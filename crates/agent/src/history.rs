@@ -6,6 +6,8 @@ mod writer;
 
 use crate::clock;
 use crate::machine::{Event, Record};
+use crate::traced;
+use holdfast_traces::{Traces, Wall};
 use holdfast_types::MonoTime;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -41,6 +43,8 @@ pub struct Line {
 pub struct History {
     lines: VecDeque<Line>,
     writer: Arc<Writer>,
+    /// Takes the spans of takeovers.
+    traces: Option<Traces>,
 }
 
 /// The lines of this file, and whether it has other ones, which cannot be read.
@@ -84,7 +88,7 @@ impl History {
         let whole = |line: &Line| serde_json::to_string(line).map(|line| line + "\n");
         let anew = if long || unread { Some(lines.iter().map(whole).collect::<Result<String, _>>()?) } else { None };
         let file = Some(appending(&path)?);
-        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)) })
+        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)), traces: None })
     }
 
     /// Without the file: what can be read of it, and new lines in memory. Each new line tries the file again.
@@ -92,14 +96,14 @@ impl History {
         let path = dir.join("history.jsonl");
         let mut lines = read(&path).map(|(lines, _)| lines).unwrap_or_default();
         lines.drain(..lines.len().saturating_sub(LINES_MAX));
-        Self { lines, writer: Arc::new(Writer::new(path, None, None)) }
+        Self { lines, writer: Arc::new(Writer::new(path, None, None)), traces: None }
     }
 
     /// From now on a thread writes new lines. Called before anything was added.
     #[must_use]
     pub fn beside(self) -> Self {
         let writer = Arc::try_unwrap(self.writer).map(Writer::beside).map(Arc::new);
-        Self { writer: writer.unwrap_or_else(|shared| shared), lines: self.lines }
+        Self { writer: writer.unwrap_or_else(|shared| shared), lines: self.lines, traces: self.traces }
     }
 
     /// Every line is written before [`History::add`] returns.
@@ -109,6 +113,12 @@ impl History {
         self
     }
 
+    /// From now on a takeover is told there, too.
+    #[must_use]
+    pub(crate) fn traced(self, traces: Option<Traces>) -> Self {
+        Self { traces, ..self }
+    }
+
     /// What writes the lines.
     pub fn writer(&self) -> Arc<Writer> {
         self.writer.clone()
@@ -116,6 +126,9 @@ impl History {
 
     /// Adds a line and returns it as JSON. After [`History::beside`] this waits for no disk.
     pub fn add(&mut self, host: &str, set: &str, record: Record) -> String {
+        if let Some(traces) = &self.traces {
+            traces.record(traced::spans(set, host, &record, Wall::now().unix_ns()));
+        }
         let total_ms = record.phases.as_ref().map(crate::machine::Phases::total_ms);
         let line = Line { at_unix_ms: clock::unix_ms(), host: host.into(), set: set.into(), total_ms, record };
         let text = serde_json::to_string(&line).unwrap_or_default();

@@ -35,6 +35,7 @@ use crate::clock;
 use crate::facts::{Facts, Weight};
 use crate::listen::{Asker, Bounded};
 use crate::machine::{Command, StateName};
+use crate::traced;
 use crate::view::{Added, View};
 use audit::{Line, Noted};
 use axum::body::Bytes;
@@ -299,6 +300,7 @@ async fn metrics(State(door): State<Door>) -> String {
         let _ = writeln!(out, "{name}{{{labels},event=\"{event}\"}} {count}");
     }
     out += &audit::metrics(&labels);
+    out += &traced::metrics(&labels);
     if let Some(tls) = &door.tls {
         out += &tls.metrics(&labels);
     }

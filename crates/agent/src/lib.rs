@@ -10,7 +10,7 @@
 //! Owns: the decisions ([`machine`], pure) and the drivers that carry them out: attach as a child process, ZFS or a
 //! file system, PostgreSQL, watchdog, hooks, health over HTTP, history. Does not own: the lease protocol and the device
 //! (the attach process has both), the right to write (the gateways decide, R2). Depends on: api, host, settings, tls,
-//! types. docs/adr/0010-agent.md has the reasons.
+//! traces, types. docs/adr/0010-agent.md has the reasons.
 
 pub mod attach_process;
 pub mod client;
@@ -37,6 +37,7 @@ pub mod run_dir;
 pub mod schedule;
 pub mod seams;
 pub mod server;
+mod traced;
 mod view;
 pub mod watchdog;
 

@@ -29,6 +29,7 @@ use crate::process;
 use crate::run_dir;
 use crate::schedule::Schedule;
 use crate::seams::{Dial, Seams};
+use crate::traced;
 use crate::view::View;
 use crate::watchdog;
 use beside::{News, Probing, Tasks, answer, audit_in, end_audit, openers, poller, prober, questions};
@@ -106,7 +107,11 @@ async fn run_on_this_host(config: AgentConfig, stop: BoxFuture<'_, ()>, helper: 
     let tcp = tcp.secured(acceptor);
     let socket = config.run_dir.join(local::SOCKET);
     let local = listen::local(&config.run_dir, &*host).await.map_err(dir_error(&socket))?;
-    let history = history_in(&config.dir, &*host).await?.beside();
+    let (traces, exporter) = traced::open(&config).unzip();
+    let history = history_in(&config.dir, &*host).await?.beside().traced(traces);
+    // Ends with the agent. What was recorded in its last seconds is lost.
+    let mut sending = Tasks::default();
+    exporter.into_iter().for_each(|exporter| sending.add(exporter.run()));
     let watched = config.watchdog.kind != WatchdogKind::Off;
     log_settings(&config);
     let audit = audit_in(&config, &*host).await?;

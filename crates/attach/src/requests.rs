@@ -122,9 +122,6 @@ impl Requests {
     }
 
     /// Reads `len` bytes: the parts in order, adding up to `len`.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, RequestError> {
         match self.ask(offset, len.into(), CommandOut::Read { unfragmented: false }, Bytes::new()).await? {
             Reply::Read(parts) => Ok(parts),
@@ -133,42 +130,27 @@ impl Requests {
     }
 
     /// Writes; answered once it is durable (R1).
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), RequestError> {
         self.ask(offset, data.len() as u64, CommandOut::Write { fua: false }, data).await.map(|_| ())
     }
 
     /// Frees the space of `len` bytes; they read as zeroes afterwards. Durable as a write is (R1).
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn trim(&self, offset: u64, len: u32) -> Result<(), RequestError> {
         self.ask(offset, len.into(), CommandOut::Trim { fua: false }, Bytes::new()).await.map(|_| ())
     }
 
     /// Makes `len` bytes read as zeroes, and frees their space.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn zero(&self, offset: u64, len: u32) -> Result<(), RequestError> {
         let command = CommandOut::Zero { punch: true, fast: false, fua: false };
         self.ask(offset, len.into(), command, Bytes::new()).await.map(|_| ())
     }
 
     /// Waits until all answered writes are durable.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn flush(&self) -> Result<(), RequestError> {
         self.ask(0, 0, CommandOut::Flush, Bytes::new()).await.map(|_| ())
     }
 
     /// Allocated ranges, from `offset` on; may cover less than `len` bytes. Empty if the gateway does not report them.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn block_status(&self, offset: u64, len: u32) -> Result<Vec<Extent>, RequestError> {
         match self.ask(offset, len.into(), CommandOut::BlockStatus { one: false }, Bytes::new()).await? {
             Reply::Status(extents) => Ok(extents),

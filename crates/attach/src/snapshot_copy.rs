@@ -151,9 +151,6 @@ fn at(path: &Path) -> impl FnOnce(std::io::Error) -> SnapshotCopyError + '_ {
 
 /// Makes the copy and keeps it until `stop`; calls `on_ready` once it can be used. Data written to it is gone
 /// afterwards.
-///
-/// # Errors
-/// [`SnapshotCopyError`].
 pub fn run_snapshot_copy<'a>(
     options: SnapshotCopyOptions,
     stop: CancellationToken,

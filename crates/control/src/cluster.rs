@@ -41,3 +41,19 @@ pub use voters::Places;
 
 #[cfg(test)]
 mod tests;
+
+/// An active gateway of the region "eu".
+#[cfg(test)]
+pub(crate) fn member(id: u64, name: &str, disk: u128) -> Member {
+    Member {
+        id: holdfast_types::MemberId(id),
+        name: name.parse().expect("name"),
+        locality: "region=eu".parse().expect("locality"),
+        disk,
+        peer_addr: "a:1".to_owned(),
+        api_addr: "a:2".to_owned(),
+        nbd_addr: "a:3".to_owned(),
+        role: MemberRole::Gateway,
+        standing: Standing::Active,
+    }
+}

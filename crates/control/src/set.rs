@@ -67,6 +67,22 @@ mod replay_tests;
 #[cfg(test)]
 mod tests;
 
+/// A command that acquires the lease through gateway 1, for three seconds.
+#[cfg(test)]
+fn acquire_set(owner: &str, token: u128, request: u128, force: bool) -> SetCommand {
+    SetCommand::Acquire {
+        owner: holdfast_types::Owner::new(owner).expect("owner"),
+        gateway: holdfast_types::MemberId(1),
+        token: holdfast_types::Token(token),
+        ttl_ms: 3000,
+        request: holdfast_types::RequestId(request),
+        judged_expired: None,
+        force,
+        plain: false,
+        at_unix_ms: 0,
+    }
+}
+
 /// A command that creates a volume; each name gets its own request.
 #[cfg(test)]
 fn create_volume(name: impl Into<String>, sectors: u64) -> SetCommand {

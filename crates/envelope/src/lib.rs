@@ -45,9 +45,6 @@ const KEEP: &str = "keep the file, nothing else opens the cluster's data: let th
 
 impl Envelope {
     /// The content of a key file, from the envelope. Takes up to half a minute.
-    ///
-    /// # Errors
-    /// [`EnvelopeError`].
     pub async fn open(&self) -> Result<Zeroizing<Vec<u8>>, EnvelopeError> {
         self.check()?;
         let wrapped = match &self.file {
@@ -63,9 +60,6 @@ impl Envelope {
     }
 
     /// Wraps a new key: the content for an envelope.
-    ///
-    /// # Errors
-    /// [`EnvelopeError`].
     pub async fn make(&self, key: &[u8; 32]) -> Result<String, EnvelopeError> {
         self.check()?;
         match &self.keeper {

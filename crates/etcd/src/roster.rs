@@ -67,9 +67,6 @@ impl RosterKey {
     }
 
     /// Reads it (linearizable); `None`: nobody has written it.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
     pub async fn read(&mut self) -> Result<Option<RosterText>, EtcdError> {
         self.read_at().await.map(|(found, _)| found)
     }

@@ -108,9 +108,6 @@ impl Seat {
     }
 
     /// Reads the present occupant (linearizable); `None` if there is none.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
     pub async fn look(&mut self) -> Result<Option<Occupant>, EtcdError> {
         let (etcd, found) = self.asks.get_whole(&self.key).await?;
         Ok(found.map(|kv| Occupant {

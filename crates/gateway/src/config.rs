@@ -14,6 +14,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod traces;
 
 pub use check::{ConfigError, Problem};
 pub use document::sample;
@@ -31,6 +32,7 @@ pub use source::{Mistake, known, lines, read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 pub use tls::{NbdTls, TlsConfig, TlsTransition};
+pub use traces::TracesConfig;
 
 /// A name that is written in this source. Only defaults use it, and a test builds every default.
 fn fixed(text: &str) -> Name {
@@ -222,6 +224,8 @@ settings! {
         /// A line of JSON for each call of the admin API that changes something or was refused, and for each refused
         /// call between gateways.
         audit: AuditConfig = AuditConfig::default();
+        /// Traces of takeovers and of some writes, for a collector that takes OTLP over gRPC. Nothing waits for it.
+        traces: TracesConfig = TracesConfig::default();
         /// An etcd that receives each lease grant, for tools that follow etcd. Nothing waits for it, and nothing is
         /// read from it.
         etcd: EtcdConfig = EtcdConfig::default();

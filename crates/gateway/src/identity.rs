@@ -43,9 +43,6 @@ fn hex(value: u128) -> String {
 
 impl Identity {
     /// Reads the identity of `dir`, or creates one, and counts this start; on disk before it returns.
-    ///
-    /// # Errors
-    /// [`IdentityError`].
     pub fn open(dir: &Path) -> Result<Self, IdentityError> {
         let path = dir.join(FILE);
         let mut identity = match std::fs::read(&path) {

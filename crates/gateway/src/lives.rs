@@ -64,9 +64,6 @@ impl Default for Lives {
 
 impl Lives {
     /// Reads the lives of `dir`; none if there is no file yet.
-    ///
-    /// # Errors
-    /// [`IdentityError`].
     pub(crate) fn read(dir: &Path) -> Result<Self, IdentityError> {
         let path = dir.join(FILE);
         let bytes = match std::fs::read(&path) {

@@ -320,6 +320,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_store_trouble_since_timestamp_seconds",
         "Unix time of the first failure in the current series of failures; 0 while the store works.",
     ),
+    (
+        Kind::Counter,
+        "holdfast_traces_dropped_total",
+        "Spans of traces that were dropped because too many waited, or because the collector did not take them.",
+    ),
     (Kind::Counter, "holdfast_uploaded_bytes_total", "Bytes of uploaded segments."),
     (
         Kind::Counter,
@@ -361,6 +366,7 @@ const FROM_ZERO: &[&str] = &[
     "holdfast_store_failovers_total",
     "holdfast_store_retries_total",
     "holdfast_store_spoilt_total",
+    "holdfast_traces_dropped_total",
 ];
 
 /// Registers the descriptions with the recorder.
@@ -400,7 +406,7 @@ mod tests {
     #[test]
     fn every_metric_has_words() {
         let (mut named, mut bare) = (BTreeSet::new(), BTreeSet::new());
-        for room in ["front", "cache", "set", "gateway", "pair", "store", "log", "raft", "etcd"] {
+        for room in ["front", "cache", "set", "gateway", "pair", "store", "log", "raft", "etcd", "traces"] {
             let mut files = Vec::new();
             sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(room).join("src"), &mut files);
             for file in files.iter().filter(|file| !file.ends_with("metrics.rs")) {

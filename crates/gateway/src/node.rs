@@ -30,6 +30,7 @@ mod start_set;
 mod starts;
 mod stopping;
 mod store_migration;
+mod traces;
 mod turns;
 mod younger;
 
@@ -49,6 +50,7 @@ use holdfast_set::keyring::{ClusterKeys, KeyError};
 use holdfast_set::server::SetServer;
 use holdfast_set::warm::Warmth;
 use holdfast_tls::{Dialer, Role, Tls, TlsError};
+use holdfast_traces::{Exporter, TracesError};
 use holdfast_types::sync::{LockExt, RwLockExt};
 use holdfast_types::{Locality, MemberId, Name, SetId};
 use std::collections::BTreeMap;
@@ -67,6 +69,7 @@ pub use stopping::{HAND_OVER_LIMIT, Handed};
 
 use running::Running;
 use shown::Shown;
+use traces::NodeTraces;
 use turns::Turns;
 
 /// The part of the cache's memory for opened map pages.
@@ -94,6 +97,9 @@ pub enum NodeError {
     /// The etcd that receives grants.
     #[error("[etcd]: {0}")]
     Etcd(#[from] EtcdError),
+    /// The collector of traces.
+    #[error("[traces]: {0}")]
+    Traces(#[from] TracesError),
     /// The journal.
     #[error("journal: {0}")]
     Journal(#[from] holdfast_log::OpenError),
@@ -118,10 +124,12 @@ pub enum NodeError {
     Refused(String),
 }
 
+/// A file that settings name cannot be read.
+fn unread((what, source): (String, std::io::Error)) -> NodeError {
+    NodeError::Io { what, source }
+}
+
 /// Opens the cluster keys that these settings name. Whoever keeps them may take half a minute for each.
-///
-/// # Errors
-/// [`KeyError`].
 pub async fn cluster_keys(config: &GatewayConfig) -> Result<ClusterKeys, KeyError> {
     let (key, previous) = (config.key.source(&config.store), config.key_previous.source(&config.store));
     ClusterKeys::load(&key, &previous).await
@@ -158,6 +166,7 @@ pub struct Node {
     pub tls: Option<Tls>,
     /// The etcd that receives grants.
     mirror: Option<Mirror>,
+    traces: NodeTraces,
     seams: Seams,
     identity: Mutex<Identity>,
     keys: Arc<ClusterKeys>,
@@ -191,17 +200,11 @@ pub struct Node {
 
 impl Node {
     /// Opens the data directory. Starts group 0 if the disk has been adopted.
-    ///
-    /// # Errors
-    /// [`NodeError`].
     pub async fn open(config: GatewayConfig, stop: CancellationToken) -> Result<Arc<Self>, NodeError> {
         Self::open_over(config, stop, Seams::default()).await
     }
 
     /// Like `open`, with another disk, store and network.
-    ///
-    /// # Errors
-    /// [`NodeError`].
     pub async fn open_over(
         config: GatewayConfig,
         stop: CancellationToken,
@@ -214,8 +217,9 @@ impl Node {
             None => Arc::new(cluster_keys(&config).await?),
         };
         let tls = config.tls.load(Role::Gateway)?;
-        let etcd = config.etcd.load().map_err(|(what, source)| NodeError::Io { what, source })?;
+        let etcd = config.etcd.load().map_err(unread)?;
         let mirror = etcd.map(|options| Mirror::new(&options, &config.etcd.prefix)).transpose()?;
+        let traces = NodeTraces::open(config.traces.load(config.name.as_str()).map_err(unread)?)?;
         let identity = Identity::open(&config.data_dir)?;
         let memory =
             usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
@@ -237,6 +241,7 @@ impl Node {
             stop,
             tls,
             mirror,
+            traces,
             seams,
             identity: Mutex::new(identity),
             keys,
@@ -278,6 +283,11 @@ impl Node {
         self.seams.dialer.clone().unwrap_or_else(|| Dialer::from(tls))
     }
 
+    /// What sends this gateway's traces, the first time; `None` without a collector.
+    pub(crate) fn take_exporter(&self) -> Option<Exporter> {
+        self.traces.take_exporter()
+    }
+
     /// The cluster keys of this gateway.
     pub fn keys(&self) -> &ClusterKeys {
         &self.keys
@@ -306,9 +316,6 @@ impl Node {
     /// Makes this gateway a permanent member of a cluster and starts group 0. It runs to its end even if the caller
     /// stops waiting: opening the journal may take longer than the caller waits, and a half-open journal cannot be
     /// opened again. A repeated call does the rest.
-    ///
-    /// # Errors
-    /// [`NodeError`].
     pub fn adopt(self: &Arc<Self>, cluster: u128, member: MemberId) -> BoxFuture<'_, Result<(), NodeError>> {
         Box::pin(async move {
             let node = self.clone();

@@ -65,9 +65,6 @@ impl NodeKeyError {
 
 /// The key that seals this node's files. If `dir` has none and `wanted` is true, makes one, on disk before it returns.
 /// If `wanted` is false, an existing key still opens what was sealed before.
-///
-/// # Errors
-/// [`NodeKeyError`].
 pub fn open(dir: &Path, disk: u128, cluster: &ClusterKeys, wanted: bool) -> Result<Option<Sealing>, NodeKeyError> {
     let path = dir.join(FILE);
     let failed = |source| NodeKeyError::Io { path: path.clone(), source };
@@ -89,9 +86,6 @@ pub fn open(dir: &Path, disk: u128, cluster: &ClusterKeys, wanted: bool) -> Resu
 }
 
 /// The cluster key that wraps the node key in `dir`; `None` if there is no node key.
-///
-/// # Errors
-/// [`NodeKeyError`].
 pub fn wrapped_now(dir: &Path) -> Result<Option<u64>, NodeKeyError> {
     let path = dir.join(FILE);
     match std::fs::read(&path) {

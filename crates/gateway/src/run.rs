@@ -14,6 +14,7 @@ use holdfast_front::{Front, FrontLimits, FrontTls, LimitsError};
 use holdfast_raft::{Admitted, Known, RaftNode, Sorted};
 use holdfast_set::device::NodeExports;
 use holdfast_tls::{Either, HttpTls, Role, Tls, TlsStream, admits, certificate};
+use holdfast_traces::Exporter;
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -137,9 +138,6 @@ impl Stop {
 
 /// Runs a gateway until `stop`; `live` has its settings as they change. The future is boxed: otherwise its machine code
 /// would be generated again in each crate that calls this.
-///
-/// # Errors
-/// [`RunError`].
 pub fn run_until(config: GatewayConfig, live: Live, stop: Stop) -> BoxFuture<'static, Result<(), RunError>> {
     Box::pin(run_life(config, stop, Seams { live: Some(live), ..Seams::default() }, None))
 }
@@ -148,9 +146,6 @@ pub fn run_until(config: GatewayConfig, live: Live, stop: Stop) -> BoxFuture<'st
 pub type Begin = Box<dyn FnOnce(Arc<Node>) -> BoxFuture<'static, Result<(), RunError>> + Send>;
 
 /// Runs a node from its data directory. When this returns, no task or listener of it is left.
-///
-/// # Errors
-/// [`RunError`].
 pub fn run_life(
     config: GatewayConfig,
     Stop { asked, now: stop }: Stop,
@@ -341,7 +336,13 @@ async fn follow_audit(audit: Audit, at: AuditConfig, live: Live) -> DoorEnd {
     match audit::follow(audit, at, live).await {}
 }
 
-/// What looks at files and settings beside the listeners.
+/// Sends traces until aborted: what was recorded in the last seconds of a gateway is lost with it.
+async fn send_traces(exporter: Exporter) -> DoorEnd {
+    exporter.run().await;
+    std::future::pending().await
+}
+
+/// What looks at files and settings beside the listeners, and what sends traces.
 fn follow(doors: &mut JoinSet<DoorEnd>, node: &Node, audit: Option<Audit>) {
     if let Some(tls) = node.tls.clone() {
         doors.spawn(follow_certificate(tls));
@@ -349,6 +350,9 @@ fn follow(doors: &mut JoinSet<DoorEnd>, node: &Node, audit: Option<Audit>) {
     if let Some(audit) = audit {
         let (at, live) = (node.config.audit.clone(), node.settings.clone());
         doors.spawn(follow_audit(audit, at, live));
+    }
+    if let Some(exporter) = node.take_exporter() {
+        doors.spawn(send_traces(exporter));
     }
 }
 

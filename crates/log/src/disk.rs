@@ -13,14 +13,15 @@
 
 use crate::choice::{Facts, wants_ring};
 use crate::config::{JournalIo, OpenError};
+use crate::dsync::write_dsync;
 use crate::uring::Ring;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Disk, DiskFile, Ended};
 use holdfast_types::sync::LockExt;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate};
-use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::io::{Errno, retry_on_intr};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -264,21 +265,6 @@ fn is_taken(tried: io::Result<()>) -> io::Result<bool> {
 /// them already, as these: then nothing changes but the time of the last change.
 fn wait_for_begun(file: &File) -> io::Result<()> {
     Ok(retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, 0, BLOCK_BYTES as u64))?)
-}
-
-/// Writes all of `data` with RWF_DSYNC: durable on return.
-fn write_dsync(file: &File, data: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < data.len() {
-        let part = [IoSlice::new(&data[done..])];
-        match rustix::io::pwritev2(file, &part, offset + done as u64, ReadWriteFlags::DSYNC) {
-            Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero)),
-            Ok(written) => done += written,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 impl Folder {

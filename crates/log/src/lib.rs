@@ -23,6 +23,7 @@ mod blocking;
 mod choice;
 mod config;
 mod disk;
+mod dsync;
 mod group;
 mod memory;
 mod node;

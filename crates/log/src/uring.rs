@@ -5,6 +5,7 @@
 //! and final (JOURNAL-J2).
 #![expect(unsafe_code, reason = "io_uring is given addresses, and epoll a descriptor")]
 
+use crate::dsync::write_dsync;
 use holdfast_journal::{AlignedBuf, BLOCK_BYTES, Ended};
 use holdfast_types::sync::LockExt;
 use io_uring::{Builder, IoUring, opcode, squeue, types};
@@ -45,8 +46,29 @@ struct Flight {
     offset: u64,
     /// Bytes that are durable.
     done: usize,
-    /// The kernel refused it from here: one of its threads does it.
-    by_worker: bool,
+    by: By,
+}
+
+/// Who writes what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The kernel, at once or by a thread of its own, as it finds best.
+    Kernel,
+    /// A thread of the kernel: it was refused from here, once.
+    KernelThread,
+    /// Whoever waits for the end, without the ring: the kernel has refused it again. It cancels what needs a thread
+    /// that it cannot begin, at a limit of tasks; ours is there already. That says nothing of the disk (LOG-L2).
+    Waiter,
+}
+
+impl By {
+    /// Who tries it after a refusal.
+    fn next(self) -> By {
+        match self {
+            By::Kernel => By::KernelThread,
+            By::KernelThread | By::Waiter => By::Waiter,
+        }
+    }
 }
 
 impl Ring {
@@ -78,13 +100,14 @@ impl Ring {
 
     /// Begins to write `data` to `file` at `offset`, durably (RWF_DSYNC).
     ///
-    /// The kernel may cancel a write whose thread has ended: then it is asked for again, once.
+    /// The kernel may cancel a write whose thread has ended, or for which it has no thread: then it is asked for again,
+    /// once. After that whoever waits for the end writes it ([`Ring::is_stuck`]).
     pub fn begin(&self, file: &Arc<File>, data: AlignedBuf, offset: u64) {
         let mut state = self.state.locked();
         assert!(state.flight.is_none(), "JOURNAL-J1: a write behind one that is under way");
         state.begun += 1;
         let number = state.begun;
-        state.flight = Some(Flight { number, data, file: file.clone(), offset, done: 0, by_worker: false });
+        state.flight = Some(Flight { number, data, file: file.clone(), offset, done: 0, by: By::Kernel });
         state.request();
     }
 
@@ -95,7 +118,8 @@ impl Ring {
         let mut refusals = 0;
         loop {
             state.flight.as_ref()?;
-            if let Some(result) = state.look() {
+            let ended = state.look().or_else(|| if wait { state.write_out() } else { None });
+            if let Some(result) = ended {
                 let flight = state.flight.take()?;
                 return Some((flight.data, result));
             }
@@ -114,8 +138,8 @@ impl Ring {
         }
     }
 
-    /// Whether the kernel has not taken the request: its end will not be told before somebody waits for it. False
-    /// while somebody does; never waits itself.
+    /// Whether the kernel has not taken the request, or has refused it twice: its end will not be told before somebody
+    /// waits for it. False while somebody does; never waits itself.
     pub fn is_stuck(&self) -> bool {
         self.state.try_lock().is_ok_and(|mut state| state.is_stuck())
     }
@@ -133,23 +157,23 @@ enum Verdict {
     Ended(io::Result<()>),
     /// So many bytes are durable; the others are still to be written.
     Short(usize),
-    /// It was not done, or ended early: the same bytes may be asked for again, at the same place. A thread of the
-    /// kernel may wait where the asking one must not.
+    /// It was not done, or ended early: the same bytes may be written again, at the same place. A thread of the kernel
+    /// may wait where the asking one must not, and ours needs none of the kernel's.
     Refused,
 }
 
 /// The meaning of `result` (bytes, or an error number below 0) for a write of `left` bytes.
-fn judged(result: i32, left: usize, by_worker: bool) -> Verdict {
+fn judged(result: i32, left: usize) -> Verdict {
     match usize::try_from(result) {
         Ok(0) => Verdict::Ended(Err(io::Error::from(io::ErrorKind::WriteZero))),
         Ok(written) if written >= left => Verdict::Ended(Ok(())),
         Ok(written) => Verdict::Short(written),
         Err(_) => {
             let error = io::Error::from_raw_os_error(result.saturating_neg());
-            // Cancelled: the thread that began it has ended.
+            // Cancelled: the thread that began it has ended, or the kernel has no thread for it.
             let refused = [Errno::INTR, Errno::AGAIN, Errno::CANCELED].map(Errno::raw_os_error);
             let refused = refused.contains(&result.saturating_neg());
-            if refused && !by_worker { Verdict::Refused } else { Verdict::Ended(Err(error)) }
+            if refused { Verdict::Refused } else { Verdict::Ended(Err(error)) }
         }
     }
 }
@@ -164,9 +188,9 @@ impl State {
 
     /// Puts the request for what is left where the kernel finds it.
     fn queue(&mut self) {
-        let Some(flight) = &self.flight else { return };
+        let Some(flight) = self.flight.as_ref().filter(|flight| flight.by != By::Waiter) else { return };
         let left = &flight.data[flight.done..];
-        let flags = if flight.by_worker { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
+        let flags = if flight.by == By::KernelThread { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         let write = opcode::Write::new(types::Fd(flight.file.as_raw_fd()), left.as_ptr(), left.len() as u32)
             .offset(flight.offset + flight.done as u64)
             .rw_flags(ReadWriteFlags::DSYNC.bits() as i32)
@@ -180,7 +204,14 @@ impl State {
     }
 
     fn is_stuck(&mut self) -> bool {
-        !self.ring.submission().is_empty()
+        let waits = self.flight.as_ref().is_some_and(|flight| flight.by == By::Waiter);
+        waits || !self.ring.submission().is_empty()
+    }
+
+    /// Writes what the kernel has refused twice, and waits for the disk. `None` if it has not.
+    fn write_out(&self) -> Option<io::Result<()>> {
+        let flight = self.flight.as_ref().filter(|flight| flight.by == By::Waiter)?;
+        Some(write_dsync(&flight.file, &flight.data[flight.done..], flight.offset + flight.done as u64))
     }
 
     /// The result, if the kernel has ended the write.
@@ -189,10 +220,10 @@ impl State {
         let flight = self.flight.as_mut()?;
         assert_eq!(answer.user_data(), flight.number, "R1: the end of another write");
         let left = flight.data.len() - flight.done;
-        match judged(answer.result(), left, flight.by_worker) {
+        match judged(answer.result(), left) {
             Verdict::Ended(result) => return Some(result),
             Verdict::Short(written) => flight.done += written,
-            Verdict::Refused => flight.by_worker = true,
+            Verdict::Refused => flight.by = flight.by.next(),
         }
         self.request();
         None

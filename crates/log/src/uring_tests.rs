@@ -37,24 +37,23 @@ fn full_pipe() -> (PipeReader, Arc<File>, usize) {
     (reader, Arc::new(File::from(OwnedFd::from(writer))), filled)
 }
 
-/// R9: an error is one of the sync, and final. A short write is none; nor is, once, a refusal to wait or a write that
-/// was cancelled because its thread has ended.
+/// R9: an error is one of the sync, and final. A short write is none; nor is a refusal to wait, or a write that was
+/// cancelled because its thread has ended or the kernel has none for it.
 #[test]
 fn only_a_whole_write_is_a_success() {
     let error = |verdict| match verdict {
         Verdict::Ended(Err(error)) => error,
         other => panic!("no error: {other:?}"),
     };
-    assert!(matches!(judged(8192, 8192, false), Verdict::Ended(Ok(()))));
-    assert!(matches!(judged(4096, 8192, false), Verdict::Short(4096)));
-    assert_eq!(error(judged(0, 8192, false)).kind(), io::ErrorKind::WriteZero);
+    assert!(matches!(judged(8192, 8192), Verdict::Ended(Ok(()))));
+    assert!(matches!(judged(4096, 8192), Verdict::Short(4096)));
+    assert_eq!(error(judged(0, 8192)).kind(), io::ErrorKind::WriteZero);
     for errno in [Errno::INTR, Errno::AGAIN, Errno::CANCELED] {
         let result = -errno.raw_os_error();
-        assert!(matches!(judged(result, 8192, false), Verdict::Refused), "{errno}");
-        assert_eq!(error(judged(result, 8192, true)).raw_os_error(), Some(errno.raw_os_error()));
+        assert!(matches!(judged(result, 8192), Verdict::Refused), "{errno}");
     }
     for errno in [Errno::IO, Errno::NOSPC, Errno::PERM] {
-        let found = error(judged(-errno.raw_os_error(), 8192, false));
+        let found = error(judged(-errno.raw_os_error(), 8192));
         assert_eq!(found.raw_os_error(), Some(errno.raw_os_error()), "{errno}");
     }
 }
@@ -137,7 +136,7 @@ fn what_is_stuck_is_written_once_somebody_waits() {
     let file = Arc::new(tempfile::tempfile().expect("a file"));
     {
         let mut state = ring.state.locked();
-        let flight = Flight { number: 1, data: data(4096), file: file.clone(), offset: 0, done: 0, by_worker: false };
+        let flight = Flight { number: 1, data: data(4096), file: file.clone(), offset: 0, done: 0, by: By::Kernel };
         state.flight = Some(flight);
         state.queue();
         assert!(!ring.is_stuck(), "somebody has the ring");
@@ -149,6 +148,40 @@ fn what_is_stuck_is_written_once_somebody_waits() {
     let mut read = vec![0; 4096];
     file.read_exact_at(&mut read, 0).expect("reads");
     assert_eq!(read, &data(4096)[..]);
+}
+
+/// LOG-L2: at a limit of tasks the kernel cancels each write for which it needs a thread. That says nothing of the
+/// disk, and the journal has a thread.
+#[test]
+fn what_the_kernel_refuses_twice_is_written_by_whoever_waits() {
+    let Some(ring) = ring() else { return };
+    let file = Arc::new(tempfile::tempfile().expect("a file"));
+    let by = By::Kernel.next().next();
+    {
+        let mut state = ring.state.locked();
+        // Of the twelve KiB the kernel has written four.
+        state.flight =
+            Some(Flight { number: 1, data: data(12 << 10), file: file.clone(), offset: 4096, done: 4096, by });
+        state.request();
+        assert!(state.ring.submission().is_empty(), "the kernel is not asked for it any more");
+    }
+    assert!(ring.is_stuck(), "the task calls the thread");
+    assert!(ring.ended(false).is_none());
+    let (back, result) = ring.ended(true).expect("it has ended");
+    result.expect("written");
+    assert_eq!(&back[..], &data(12 << 10)[..], "the buffer comes back");
+    assert!(!ring.is_stuck() && ring.ended(true).is_none(), "told once");
+    let mut read = vec![0; 16 << 10];
+    file.read_exact_at(&mut read, 0).expect("reads");
+    let (before, written) = read.split_at(8192);
+    assert!(before.iter().all(|byte| *byte == 0), "what is durable is not written again");
+    assert_eq!(written, &data(12 << 10)[4096..]);
+    // An error of that write is one of the sync, and final.
+    let readable = tempfile::NamedTempFile::new().expect("a file");
+    let readable = Arc::new(File::open(readable.path()).expect("opens"));
+    ring.state.locked().flight = Some(Flight { number: 1, data: data(4096), file: readable, offset: 0, done: 0, by });
+    let (_, result) = ring.ended(true).expect("it has ended");
+    assert_eq!(result.expect_err("it may not be written").raw_os_error(), Some(Errno::BADF.raw_os_error()));
 }
 
 /// R1: an answer to an earlier request says nothing of this one.

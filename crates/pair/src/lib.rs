@@ -66,9 +66,6 @@ fn of_pair(error: RunError) -> Result<PairError, RunError> {
 
 /// Runs a gateway of a pair until `stop` is cancelled; `live` has its settings as they change. Boxed for the same
 /// reason as [`holdfast_gateway::run_until`].
-///
-/// # Errors
-/// [`RunError`].
 pub fn run_until(
     config: GatewayConfig,
     live: Live,

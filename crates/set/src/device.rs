@@ -147,12 +147,13 @@ impl VolumeDevice {
     }
 
     /// Appends operations to the set's order now, and waits for all of them.
-    async fn write_ops(&self, ops: Vec<Op>, fua: bool) -> Result<(), DeviceError> {
+    async fn write_ops(&self, mut ops: Vec<Op>, fua: bool) -> Result<(), DeviceError> {
         holdfast_reached::reached!(
             "device: a write while the head names another life",
             self.server().head.fenced().is_some()
         );
         self.check(self.server().may_write())?;
+        let noted = self.server().traced.begin(&mut ops);
         let pending: Vec<_> = ops.into_iter().map(|op| self.connection.serving.sequencer.push(op)).collect();
         let mut outcome = Ok(());
         for answer in pending {
@@ -175,7 +176,12 @@ impl VolumeDevice {
             self.server().head.fenced().is_some()
         );
         self.still_ours().await?;
+        self.server().traced.end(noted, self.connection.serving.epoch, || self.name());
         outcome
+    }
+
+    fn name(&self) -> Option<Name> {
+        self.server().host.with(|m| m.state().volumes.get(&self.volume).map(|v| v.name.clone()))
     }
 
     /// The volume was shrunk or deleted since the request arrived: the data read is not a valid answer.
@@ -192,7 +198,8 @@ impl VolumeDevice {
             "device: a trim while the head names another life",
             self.server().head.fenced().is_some()
         );
-        self.write_ops(vec![Op { kind, volume: self.volume, lba, sectors, data: Bytes::new() }], fua).await
+        self.write_ops(vec![Op { kind, volume: self.volume, lba, sectors, data: Bytes::new(), moments: None }], fua)
+            .await
     }
 
     async fn read_range(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, DeviceError> {
@@ -280,7 +287,7 @@ impl Device for VolumeDevice {
                 let piece = rest.split_to(rest.len().min(ATOMIC_WRITE_BYTES_MAX));
                 let (lba, sectors) = place(at, piece.len() as u64)?;
                 at += piece.len() as u64;
-                ops.push(Op { kind: OpKind::Write, volume: self.volume, lba, sectors, data: piece });
+                ops.push(Op { kind: OpKind::Write, volume: self.volume, lba, sectors, data: piece, moments: None });
             }
             self.write_ops(ops, fua).await
         })

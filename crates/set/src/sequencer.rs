@@ -31,6 +31,7 @@ use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Term, WriteSeq};
 use holdfast_volume::entry::EntryBuilder;
 use metrics::{Histogram, histogram};
+pub use moments::Moments;
 use queue::{Answer, Came, Flight, Queue, Submitting};
 pub use queue::{Op, WriteFailure};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -132,6 +133,7 @@ impl Shared {
 
     /// Entry `seq` came back. Called by the group, in any order and in any of its tasks, so it only decides and wakes.
     fn came_back(&self, seq: WriteSeq, outcome: Outcome) {
+        let id = outcome.as_ref().ok().map(|done| done.id);
         let came = match outcome {
             Ok(done) => self.verdict.judge(&done.answer),
             Err(e) => {
@@ -145,6 +147,9 @@ impl Shared {
         let mut queue = self.queue();
         if let Some(flight) = queue.flight(seq) {
             flight.came = Some(came);
+            if let Some(id) = id {
+                flight.noted.iter().for_each(|moments| moments.comes(id));
+            }
         }
         holdfast_reached::reached!(
             "sequencer: an entry comes back before an earlier one",
@@ -355,7 +360,7 @@ impl Submitter {
         }
         let seq = WriteSeq(queue.last.0 + 1);
         let mut builder = EntryBuilder::new(self.epoch, seq).of(self.group.id());
-        let mut answers = Vec::new();
+        let (mut answers, mut noted, waiting) = (Vec::new(), Vec::<Arc<Moments>>::new(), queue.bytes);
         while let Some((op, _)) = queue.ops.front() {
             // Cloning `Bytes` only adds a reference; the data is copied once, into the entry.
             if !builder.try_push(op.kind, op.volume, op.lba, op.sectors, op.data.clone()) {
@@ -363,14 +368,16 @@ impl Submitter {
             }
             let Some((op, answer)) = queue.ops.pop_front() else { break };
             queue.bytes -= op.data.len();
+            noted.extend(op.moments);
             answers.push(answer);
         }
         // R5: the front passes operations up to 1 MiB whole and splits larger ones, so the first one always fits.
         assert!(!answers.is_empty(), "R5: an operation of more than an entry's size reached the sequencer");
-        let ops = answers.len();
+        let (ops, bytes) = (answers.len(), waiting - queue.bytes);
+        noted.iter().for_each(|moments| moments.leaves(seq, ops, bytes));
         queue.last = seq;
         queue.submitting = true;
-        queue.flights.push_back(Flight { answers, came: None });
+        queue.flights.push_back(Flight { answers, came: None, noted });
         // Copies and seals the data and calculates its checksums: without the lock, so that new operations come in
         // meanwhile.
         drop(queue);
@@ -457,6 +464,7 @@ async fn submit_loop(shared: Arc<Shared>, submitter: Arc<Submitter>) {
     }
 }
 
+mod moments;
 mod queue;
 #[cfg(test)]
 mod tests;

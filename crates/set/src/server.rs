@@ -13,13 +13,13 @@ use crate::head::HeadKeeper;
 use crate::host::{SetHost, decode_answer};
 use crate::pace::JournalPace;
 use crate::reader::Reader;
-use crate::sequencer::{Admission, Pace, Sequencer, Verdict, WriteFailure};
-use bytes::Bytes;
+use crate::sequencer::{Admission, Pace, Sequencer, WriteFailure};
 use holdfast_control::serve::{Timing, WhyNot};
 use holdfast_control::set::{Judged, Lease, SetAnswer, SetCommand, SetRefusal};
 use holdfast_host::unix_ms;
 use holdfast_raft::{Group, ProposeError, boot_now};
 use holdfast_store::{Health, Switch};
+use holdfast_traces::Traces;
 use holdfast_types::sync::LockExt;
 use holdfast_types::{Epoch, Locality, MemberId, Name, Owner, RequestId, SetId, Term, Token};
 use holdfast_volume::entry::encode_control;
@@ -41,7 +41,9 @@ mod limits;
 mod place;
 mod throttles;
 mod times;
+mod traced;
 mod uses;
+mod verdict;
 mod volumes;
 
 pub use connection::Connection;
@@ -51,6 +53,7 @@ use grants::Grants;
 
 pub use hold::HeldOff;
 pub use times::raft_timing;
+use traced::SetTraces;
 use uses::Uses;
 pub use volumes::{InUse, VolumeHeld, VolumeUse};
 
@@ -150,6 +153,8 @@ pub struct SetParts {
     pub switch: Arc<Switch>,
     /// The longest times that it may have, by the settings.
     pub timing: Timing,
+    /// Takes spans of writes and grants; `None`: nothing is noted.
+    pub traces: Option<Traces>,
     /// Stops the server.
     pub stop: CancellationToken,
 }
@@ -194,15 +199,17 @@ pub struct SetServer {
     given_up: Mutex<GivenUp>,
     /// Where the owner of this grant stands, as it said here.
     place: Mutex<Option<(Epoch, Locality)>>,
+    pub(crate) traced: SetTraces,
     stop: CancellationToken,
 }
 
 impl SetServer {
     /// Creates a server that runs until `stop`. Call [`SetServer::run`] in its own task.
     pub fn new(parts: SetParts) -> Arc<Self> {
-        let SetParts { id, name, group, host, reader, pace, head, health, switch, timing, stop } = parts;
+        let SetParts { id, name, group, host, reader, pace, head, health, switch, timing, traces, stop } = parts;
         let gate = Arc::new(Gate::new(group.clone(), timing));
         Arc::new(Self {
+            traced: SetTraces::new(traces, name.clone()),
             id,
             name,
             group,
@@ -321,10 +328,12 @@ impl SetServer {
         force: bool,
         plain: bool,
     ) -> Result<Lease, SetError> {
+        let asked = self.traced.now();
         let _one = self.grants.one.lock().await;
         self.grants.may_begin()?;
         self.wait_ready().await?;
         self.before_answer().await?;
+        let looked = self.traced.now();
         let command = SetCommand::Acquire {
             owner,
             gateway: self.group.me(),
@@ -336,7 +345,9 @@ impl SetServer {
             plain,
             at_unix_ms: unix_ms(),
         };
-        self.granted(&command).await
+        let lease = self.granted(&command).await?;
+        self.traced.granted(&lease, false, asked, looked);
+        Ok(lease)
     }
 
     /// The same owner continues its lease here.
@@ -350,13 +361,17 @@ impl SetServer {
         new_token: Token,
         request: RequestId,
     ) -> Result<Lease, SetError> {
+        let asked = self.traced.now();
         let _one = self.grants.one.lock().await;
         self.grants.may_begin()?;
         self.wait_ready().await?;
         self.before_continuing().await?;
+        let looked = self.traced.now();
         let command =
             SetCommand::Continue { owner, gateway: self.group.me(), token, new_token, request, at_unix_ms: unix_ms() };
-        self.granted(&command).await
+        let lease = self.granted(&command).await?;
+        self.traced.granted(&lease, true, asked, looked);
+        Ok(lease)
     }
 
     /// Sets the reason why this gateway grants nothing; `None` allows grants again.
@@ -502,32 +517,6 @@ impl SetServer {
             }
             // At most one heartbeat: the notification may have come between check and wait.
             let _ = tokio::time::timeout(self.timing().heartbeat(), self.host.changed().notified()).await;
-        }
-    }
-}
-
-/// Meaning of a refused write for its client: an error only if another owner holds the set (R8).
-struct LeaseVerdict {
-    owner: Owner,
-    host: Arc<SetHost>,
-}
-
-impl Verdict for LeaseVerdict {
-    fn judge(&self, answer: &Bytes) -> Result<Vec<u32>, WriteFailure> {
-        match decode_answer(answer) {
-            Some(SetAnswer::Written) => Ok(Vec::new()),
-            Some(SetAnswer::WrittenExcept { outside }) => Ok(outside),
-            Some(SetAnswer::Refused(refusal)) => {
-                let (lease, _) = self.host.lease_and_grant();
-                let another = lease.is_some_and(|l| l.owner != self.owner);
-                let fenced = another && matches!(refusal, SetRefusal::WrongEpoch { .. });
-                tracing::info!(%refusal, "a write was refused");
-                Err(if fenced { WriteFailure::Fenced } else { WriteFailure::Gone })
-            }
-            other => {
-                tracing::warn!(?other, "unexpected answer to a write");
-                Err(WriteFailure::Gone)
-            }
         }
     }
 }

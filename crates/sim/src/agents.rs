@@ -160,8 +160,7 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// # Errors
-    /// No runtime.
+    /// Hosts with agents, beside this many gateways. Their files are in `dir`.
     pub fn new(
         seed: u64,
         gateways: usize,

@@ -366,9 +366,6 @@ impl Client {
     }
 
     /// An answer for the session or attempt in it.
-    ///
-    /// # Errors
-    /// A broken rule.
     #[expect(clippy::too_many_arguments, reason = "what the world lends for one step, as to its neighbours here")]
     pub fn granted(
         &mut self,
@@ -419,9 +416,6 @@ impl Client {
     }
 
     /// A write was answered.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn wrote(
         &mut self,
         now: u64,
@@ -448,9 +442,6 @@ impl Client {
     }
 
     /// A read was answered.
-    ///
-    /// # Errors
-    /// A broken rule.
     #[allow(clippy::too_many_arguments)]
     pub fn was_read(
         &mut self,

@@ -9,9 +9,6 @@ const SHORT: u64 = 10_000;
 
 impl World {
     /// The whole run: a cluster, faults for `chaos` milliseconds, healing.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn run(&mut self, chaos: u64) -> Result<()> {
         self.bootstrap()?;
         self.busy = true;

@@ -30,9 +30,6 @@ const LATE: u64 = 12_000 * MS;
 
 impl World {
     /// A set with data, deleted under faults.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn deleted_set(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 6);
         self.busy = true;
@@ -114,9 +111,6 @@ impl World {
 
     /// Starts the gateway at `host`, or kills it, cuts it off or has it stand still. The fourth of `kinds` and each
     /// further one ends a cut.
-    ///
-    /// # Errors
-    /// A gateway that does not start.
     pub fn disturb_gateway(&mut self, rng: &mut Rng, host: usize, kinds: u64) -> Result<()> {
         let (now, rtt) = (self.now, self.rtt_ms);
         match rng.below(kinds) {
@@ -158,9 +152,6 @@ impl World {
     }
 
     /// Everything runs, all links work, and every store answers in time.
-    ///
-    /// # Errors
-    /// A gateway that does not start.
     pub fn calm(&mut self) -> Result<()> {
         for host in 0..self.hosts.len() {
             self.cut(host, false);

@@ -218,9 +218,6 @@ fn furnish(dir: &Path) -> std::io::Result<()> {
 
 impl Host {
     /// A machine that has never run.
-    ///
-    /// # Errors
-    /// Failure at its directory.
     pub fn new(
         index: usize,
         seed: u64,
@@ -271,9 +268,6 @@ impl Host {
     }
 
     /// Replaces the machine by one with an empty disk.
-    ///
-    /// # Errors
-    /// Failure at its directory.
     pub fn wipe(&mut self, now: u64) -> std::io::Result<()> {
         self.kill(now);
         self.disk = SimDisk::new();
@@ -282,9 +276,6 @@ impl Host {
     }
 
     /// Copies the disk, like a snapshot of the machine.
-    ///
-    /// # Errors
-    /// Failure at its directory.
     pub fn copy_disk(&self) -> std::io::Result<DiskCopy> {
         let dir = tempfile::tempdir()?;
         copy_files(&self.dir, dir.path())?;
@@ -292,9 +283,6 @@ impl Host {
     }
 
     /// Restores the disk from a copy.
-    ///
-    /// # Errors
-    /// Failure at its directory.
     pub fn restore(&mut self, now: u64, copy: &DiskCopy) -> std::io::Result<()> {
         self.kill(now);
         self.disk = copy.disk.crashed(Survives::Everything);
@@ -303,9 +291,6 @@ impl Host {
     }
 
     /// Makes the next start find group 0 damaged: an unreadable quarantine note means that.
-    ///
-    /// # Errors
-    /// Failure at its directory.
     pub fn quarantine_group_0(&self) -> std::io::Result<()> {
         std::fs::write(self.dir.join("raft").join("group-0.quarantine"), b"")
     }
@@ -316,9 +301,6 @@ impl Host {
     }
 
     /// The file in which a group's state snapshot is written has no room, or has it again.
-    ///
-    /// # Errors
-    /// Failure at its directory.
     pub fn refuse_snapshots(&self, group: GroupId, refuse: bool) -> std::io::Result<()> {
         let mut beside = self.state_snapshot(group).into_os_string();
         beside.push(".new");
@@ -413,9 +395,6 @@ impl Host {
     }
 
     /// Starts the process.
-    ///
-    /// # Errors
-    /// No runtime.
     pub fn start(&mut self, now: u64, rtt_ms: u32) -> anyhow::Result<()> {
         self.time.begin();
         self.enter(now);

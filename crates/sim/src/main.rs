@@ -1,5 +1,6 @@
 //! A whole cluster in one process, simulated: three or five gateways of the real code, a network, disks, a store and
-//! clients; one seed decides everything, time included (ADR 0017, `docs/proof/simulation.md`).
+//! clients; one seed decides everything, time included (ADR 0017, `docs/proof/simulation.md`). Its functions fail by a
+//! broken rule or for want of progress, unless they say otherwise.
 //!
 //! Owns: the scheduler, the simulated outside, the faults, the checks. Does not own: anything of a gateway. Depends on
 //! `gateway` and what is below, and on `testkit`; nothing depends on it.

@@ -100,10 +100,7 @@ pub fn fill(out: &mut Vec<u8>, id: Id, volume: usize, block: usize) {
     }
 }
 
-/// The write in a block.
-///
-/// # Errors
-/// Torn (R5), of another place, or damaged (R9).
+/// The write in a block. Fails when it is torn (R5), of another place, or damaged (R9).
 pub fn id_of(bytes: &[u8], volume: usize, block: usize) -> Result<Id, Broken> {
     let id = bytes.first_chunk::<8>().map_or(0, |id| u64::from_le_bytes(*id));
     let mut expected = Vec::with_capacity(BLOCK_BYTES);
@@ -133,10 +130,7 @@ impl Model {
         self.stamp
     }
 
-    /// An epoch was granted.
-    ///
-    /// # Errors
-    /// R6: not above all before.
+    /// An epoch was granted. Errors: R6: not above all before.
     pub fn granted(&mut self, epoch: u64) -> Result<(), Broken> {
         let before = self.latest_epoch;
         self.latest_epoch = before.max(epoch);
@@ -160,10 +154,7 @@ impl Model {
     }
 
     /// Checks the content of a snapshot that was requested when write `least` was answered, and existed before any
-    /// write after `most` was submitted.
-    ///
-    /// # Errors
-    /// R4: it is no prefix of the order, or ends too early or too late.
+    /// write after `most` was submitted. Errors: R4: it is no prefix of the order, or ends too early or too late.
     pub fn snapshot(&self, least: Id, most: Id, found: &BTreeMap<(usize, usize), Id>) -> Result<(), Broken> {
         let newest = found.values().max().copied().unwrap_or(0);
         if newest > most {
@@ -203,10 +194,7 @@ impl Model {
         id
     }
 
-    /// A write was answered with success.
-    ///
-    /// # Errors
-    /// R1, R2: it is known to be lost.
+    /// A write was answered with success. Errors: R1, R2: it is known to be lost.
     pub fn answered(&mut self, id: Id) -> Result<(), Broken> {
         let stamp = self.stamp();
         self.answered += 1;
@@ -234,10 +222,7 @@ impl Model {
         }
     }
 
-    /// A read sent at `asked` found `id` in a block.
-    ///
-    /// # Errors
-    /// R3, or a write that was never submitted.
+    /// A read sent at `asked` found `id` in a block. Errors: R3, or a write that was never submitted.
     pub fn read(&mut self, asked: u64, volume: usize, block: usize, id: Id) -> Result<(), Broken> {
         let stamp = self.stamp();
         self.reads += 1;
@@ -264,10 +249,8 @@ impl Model {
         Ok(())
     }
 
-    /// The first reading in the session of `epoch`: all blocks.
-    ///
-    /// # Errors
-    /// R1, R4, R5, R6: it is not the content before plus a prefix of the writes under way.
+    /// The first reading in the session of `epoch`: all blocks. Errors: R1, R4, R5, R6: it is not the content before
+    /// plus a prefix of the writes under way.
     pub fn resolve(&mut self, epoch: u64, found: &BTreeMap<(usize, usize), Id>) -> Result<(), Broken> {
         if self.loose {
             return self.resolve_cut(epoch, found);

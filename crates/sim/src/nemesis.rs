@@ -128,9 +128,6 @@ impl Nemesis {
     }
 
     /// Runs everything due, and may inject something new.
-    ///
-    /// # Errors
-    /// A gateway that cannot be started.
     pub fn tick(&mut self, world: &mut World) -> Result<()> {
         while let Some(at) = self.later.iter().position(|(at, _)| *at <= world.now) {
             let (_, what) = self.later.remove(at);
@@ -422,9 +419,6 @@ impl Nemesis {
     }
 
     /// Ends all faults, and starts everything.
-    ///
-    /// # Errors
-    /// A gateway that cannot be started.
     pub fn heal(&mut self, world: &mut World) -> Result<()> {
         for (_, what) in std::mem::take(&mut self.later) {
             self.undo(world, what)?;

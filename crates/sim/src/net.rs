@@ -344,10 +344,8 @@ impl Net {
         }
     }
 
-    /// Connects `from` to `to`; takes as long as the links need, so limit the time.
-    ///
-    /// # Errors
-    /// Refused, or no answer.
+    /// Connects `from` to `to`; takes as long as the links need, so limit the time. Fails when refused, or without
+    /// an answer.
     pub async fn connect(self, from: usize, to: usize, door: Door) -> io::Result<Stream> {
         let (reply, answer) = oneshot::channel();
         {

@@ -48,9 +48,6 @@ impl<T> Processes<T> {
     }
 
     /// Runs `what`: this program with these arguments.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn start(&mut self, what: T, arguments: &[String]) -> Result<()> {
         // A file, not a pipe: nobody reads before the end.
         let output = tempfile::tempfile()?;
@@ -60,9 +57,6 @@ impl<T> Processes<T> {
     }
 
     /// Those that have ended since it was asked last. One that hangs is killed first.
-    ///
-    /// # Errors
-    /// A process cannot be asked, or its output cannot be read.
     pub fn ended(&mut self) -> Result<Vec<Ended<T>>> {
         let mut ended = Vec::new();
         let mut at = 0;
@@ -86,9 +80,6 @@ impl<T> Processes<T> {
 }
 
 /// This program with these arguments, without input and error output.
-///
-/// # Errors
-/// Its path is not known.
 pub fn this_program(arguments: &[String]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("no path to this program")?);
     command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null());

@@ -15,9 +15,6 @@ const RUNS: u64 = 8_000;
 impl World {
     /// A quorum holds writes; one member goes back to an earlier copy, and all others of that quorum are down: no
     /// gateway may serve. Then one of these comes back: the restored machine is told, and every answered write is read.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn restored_disk(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 7);
         self.busy = true;
@@ -69,9 +66,6 @@ impl World {
 
     /// A copy of a member's disk is started on another machine, while the member runs: the copy finds the member at its
     /// own address, and is refused before it registers. The member goes on. Without a machine to spare nothing happens.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn copied_disk(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 12);
         self.busy = true;

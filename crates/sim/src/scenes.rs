@@ -167,9 +167,6 @@ impl Scene {
 
 impl World {
     /// Plays one scene.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn play(&mut self, scene: Scene) -> Result<()> {
         match scene {
             Scene::MovedStores | Scene::LeftStores | Scene::OvertakenMover => self.more_stores(),

@@ -27,9 +27,6 @@ pub struct Slices {
 
 impl Slices {
     /// A process without work, at `now`.
-    ///
-    /// # Errors
-    /// No runtime.
     pub fn new(now: u64) -> std::io::Result<Self> {
         let parked = Arc::new(Parked::default());
         let hook = parked.clone();

@@ -77,9 +77,6 @@ impl World {
     }
 
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or a change that does not end.
     pub fn moved_stores(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 8);
         self.busy = true;

@@ -102,9 +102,6 @@ fn clock(rng: &mut Rng, gateway: usize, broken: Option<Broken>, shape: Shape) ->
 
 impl World {
     /// Machines that have never run, and nothing else.
-    ///
-    /// # Errors
-    /// Directories.
     pub fn new(seed: u64, dir: &Path, loud: bool, broken: Option<Broken>, modes: Modes, shape: Shape) -> Result<Self> {
         let Modes { several, attach, full, agents, placing, .. } = modes;
         let mut rng = Rng::new(seed, 1);
@@ -184,9 +181,6 @@ impl World {
     }
 
     /// One millisecond.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn tick(&mut self) -> Result<()> {
         self.now += TICK;
         self.net.advance(self.now);
@@ -308,9 +302,6 @@ impl World {
     }
 
     /// Runs until `done`, at most for `limit` milliseconds.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn until(&mut self, limit: u64, what: &str, mut done: impl FnMut(&mut World) -> bool) -> Result<()> {
         let begun = self.now;
         while !done(self) {
@@ -359,9 +350,6 @@ impl World {
     }
 
     /// Runs `work` in gateway `index`, and waits at most `limit` milliseconds for it.
-    ///
-    /// # Errors
-    /// A broken rule; no answer.
     pub fn call<T: Send + 'static>(
         &mut self,
         index: usize,
@@ -399,9 +387,6 @@ impl World {
     }
 
     /// A cluster with a set and its volumes, before any fault.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn bootstrap(&mut self) -> Result<()> {
         for index in 0..self.hosts.len() {
             let (now, rtt) = (self.now, self.rtt_ms);
@@ -457,9 +442,6 @@ impl World {
     }
 
     /// Asks one gateway after the other until one succeeds.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn anywhere<Q, F, T>(
         &mut self,
         what: &str,
@@ -493,18 +475,12 @@ impl World {
     }
 
     /// Waits until a client has read everything, and has written and read many times.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn works(&mut self, what: &str) -> Result<()> {
         let (answered, reads) = (self.model.answered + self.enough, self.model.reads + self.enough);
         self.until(120_000, what, |w| w.owner_is_open() && w.model.answered >= answered && w.model.reads >= reads)
     }
 
     /// Cuts the power of all machines at once; everything is read back.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn power_and_read_back(&mut self) -> Result<()> {
         for index in 0..self.hosts.len() {
             let now = self.now;
@@ -539,9 +515,6 @@ impl World {
     }
 
     /// Stops writes, and waits until everything written is in the store.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn all_in_the_store(&mut self) -> Result<()> {
         self.busy = false;
         self.until(60_000, "every answer", World::owners_are_quiet)?;

@@ -173,9 +173,6 @@ impl Kms {
 
     /// Decrypts what [`Kms::encrypt`], or `aws kms encrypt`, has made with this key and `context`. The caller wipes the
     /// answer.
-    ///
-    /// # Errors
-    /// [`ServiceError`].
     pub async fn decrypt(&self, wrapped: &[u8], context: (&str, &str)) -> Result<Vec<u8>, ServiceError> {
         let request = self.client.decrypt().key_id(&self.key).ciphertext_blob(Blob::new(wrapped));
         let sent = request.encryption_context(context.0, context.1).send();
@@ -184,9 +181,6 @@ impl Kms {
     }
 
     /// Encrypts `plain`.
-    ///
-    /// # Errors
-    /// [`ServiceError`].
     pub async fn encrypt(&self, plain: &[u8], context: (&str, &str)) -> Result<Vec<u8>, ServiceError> {
         let request = self.client.encrypt().key_id(&self.key).plaintext(Blob::new(plain));
         let sent = request.encryption_context(context.0, context.1).send();

@@ -78,9 +78,6 @@ impl Stores {
     }
 
     /// Parses the output of [`fmt::Display`].
-    ///
-    /// # Errors
-    /// [`StoreUrlError`].
     pub fn parse(text: &str) -> Result<Self, StoreUrlError> {
         if let Some(rest) = text.strip_prefix("c=") {
             let expected =

@@ -95,9 +95,6 @@ impl From<SecretError> for io::Error {
 }
 
 /// Reads a file with a secret (SECRET-F1). The caller wipes what it gets.
-///
-/// # Errors
-/// [`SecretError`].
 pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SecretError> {
     let file = File::open(path)?;
     check_secret(path, &file)?;

@@ -61,9 +61,6 @@ impl Paths {
     }
 
     /// Reads the three files and checks each by itself, so that a message names the one that is wrong.
-    ///
-    /// # Errors
-    /// [`TlsError`].
     pub(crate) fn load(&self, revocations: &Revocations) -> Result<Loaded, TlsError> {
         let ca = certificates(&self.ca)?;
         let own = certificates(&self.certificate)?;

@@ -15,10 +15,8 @@ const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
 /// Where scanners of images find what is installed, a file for each package.
 const STATUS: &str = "var/lib/dpkg/status.d";
 
-/// Downloads the packages, and writes what is kept of them to a folder below `work`. Returns the folder.
-///
-/// # Errors
-/// When apt cannot get them, or they do not have what is expected.
+/// Downloads the packages, and writes what is kept of them to a folder below `work`. Returns the folder. Fails when apt
+/// cannot get them, or they do not have what is expected.
 pub fn lower_layer(work: &Path) -> Result<PathBuf> {
     step(format!("Debian packages for the image: {}", PACKAGES.join(", ")));
     let (debs, whole, to) = (work.join("debs"), work.join("base-whole"), work.join("base"));

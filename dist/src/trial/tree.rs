@@ -21,10 +21,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Makes one of the machine's own release: a program that was built here starts there.
-    ///
-    /// # Errors
-    /// When mmdebstrap fails, with the end of its output.
+    /// Makes one of the machine's own release: a program that was built here starts there. Fails when mmdebstrap fails,
+    /// with the end of its output.
     pub fn make(root: &Path, packages: &str) -> Result<Self> {
         let beside = |ending: &str| root.with_extension(ending);
         let about = std::fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
@@ -72,10 +70,7 @@ impl Tree {
             .args(words)
     }
 
-    /// A command inside, as the gateway's user.
-    ///
-    /// # Errors
-    /// When the user does not exist.
+    /// A command inside, as the gateway's user. Fails when the user does not exist.
     pub fn as_user(&self, words: &[&str]) -> Result<Cmd> {
         let users = std::fs::read_to_string(self.path("etc/passwd")).context("/etc/passwd")?;
         let user = users.lines().find_map(|line| line.strip_prefix("holdfast:"));

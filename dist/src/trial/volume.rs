@@ -29,10 +29,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it; its data is in `/var/lib/holdfast/dev` of the tree. Its log is in `dir`.
-    ///
-    /// # Errors
-    /// When it does not serve in time, with the end of its log.
+    /// Starts it; its data is in `/var/lib/holdfast/dev` of the tree. Its log is in `dir`. Fails when it does not serve
+    /// in time, with the end of its log.
     pub fn start(tree: &Tree, dir: &Path) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
         let words =
@@ -62,28 +60,19 @@ impl Running {
         Ok(running)
     }
 
-    /// Fails if it has ended.
-    ///
-    /// # Errors
-    /// With the end of its log.
+    /// Fails with the end of its log if it has ended.
     pub fn must_run(&mut self) -> Result<()> {
         self.dev.must_run()
     }
 
     /// Writes the beginning of the volume, flushed.
-    ///
-    /// # Errors
-    /// When the client fails.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let file = dir.join("written");
         std::fs::write(&file, content())?;
         cmd("nbdcopy").arg("--flush").arg(&file).arg(&self.uri).run()
     }
 
-    /// Reads the volume, and compares its beginning with what was written.
-    ///
-    /// # Errors
-    /// When it differs.
+    /// Reads the volume, and compares its beginning with what was written. Fails when it differs.
     pub fn read(&self, dir: &Path) -> Result<()> {
         let file = dir.join("read");
         // Of an earlier read; a client might leave holes where zeroes are.
@@ -96,10 +85,7 @@ impl Running {
         Ok(())
     }
 
-    /// Stops it by SIGTERM, as systemd does.
-    ///
-    /// # Errors
-    /// When it does not end.
+    /// Stops it by SIGTERM, as systemd does. Fails when it does not end.
     pub fn stop(&mut self) -> Result<()> {
         self.dev.stop(Signal::TERM, STOPS_WITHIN)
     }

@@ -178,8 +178,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "TASK-N4",
         edits: &[Edit {
             file: "crates/agent/src/history.rs",
-            old: "        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)) })\n",
-            new: "        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)) }.at_once())\n",
+            old: "        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)), traces: None })\n",
+            new: "        Ok(Self { lines, writer: Arc::new(Writer::new(path, file, anew)), traces: None }.at_once())\n",
         }],
         tests: &[lib(Layer::Unit, "holdfast-agent", &["nobody_waits_until_a_history_is_written_anew"])],
         smoke: false,

@@ -130,10 +130,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         edits: &[Edit {
             file: "crates/set/src/server.rs",
             old: "        self.before_continuing().await?;
-        let command =
-            SetCommand::Continue",
-            new: "        let command =
-            SetCommand::Continue",
+        let looked =",
+            new: "        let looked =",
         }],
         tests: &[lib(Layer::Unit, "holdfast-set", &["device::"])],
         smoke: false,

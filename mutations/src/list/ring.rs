@@ -42,6 +42,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         smoke: false,
     },
     Mutation {
+        name: "write-refused-twice-ends-the-journal",
+        bug: "at a limit of tasks the kernel cancels what needs a thread of its own, and the journal of a good disk has failed",
+        rule: "LOG-L2",
+        edits: &[Edit {
+            file: "crates/log/src/uring.rs",
+            old: "By::KernelThread | By::Waiter => By::Waiter,",
+            new: "By::KernelThread | By::Waiter => By::KernelThread,",
+        }],
+        tests: &[lib(Layer::Unit, "holdfast-log", &["what_the_kernel_refuses_twice_is_written_by_whoever_waits"])],
+        smoke: false,
+    },
+    Mutation {
         name: "failed-end-acknowledges",
         bug: "a batch that was begun counts as durable although its write or its sync has failed",
         rule: "R1",

@@ -63,8 +63,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         rule: "HEAD-H1",
         edits: &[Edit {
             file: "crates/set/src/device.rs",
-            old: "        self.still_ours().await?;\n        outcome\n",
-            new: "        outcome\n",
+            old: "        self.still_ours().await?;\n        self.server().traced.end(",
+            new: "        self.server().traced.end(",
         }],
         tests: &[TAKEN, HISTORIES],
         smoke: false,

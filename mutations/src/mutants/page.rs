@@ -32,10 +32,7 @@ mutant. The tests of its crate must then fail. A mutant with which they pass sur
 ones, that are caught or time out.
 ";
 
-/// Writes the page from the committed results.
-///
-/// # Errors
-/// When results cannot be read, or the page cannot be written.
+/// Writes the page from the committed results. Fails when results cannot be read, or the page cannot be written.
 pub(super) fn write() -> Result<()> {
     let path = root().join(PATH);
     let text = text(&results::committed()?, &results::reasons()?);

@@ -85,10 +85,7 @@ fn read<T: Default + for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
     }
 }
 
-/// The reasons in the repository.
-///
-/// # Errors
-/// When they cannot be read.
+/// The reasons in the repository. Fails when they cannot be read.
 pub(super) fn reasons() -> Result<Reasons> {
     read(&root().join("mutations/mutants/reasons.json"))
 }
@@ -98,10 +95,8 @@ pub(super) fn reason<'a>(reasons: &'a Reasons, key: &str, text: &str) -> Option<
     reasons.get(key).filter(|reason| reason.text == text)
 }
 
-/// Gives each mutant its key and the fingerprint of its function. `read` returns a file of the tree.
-///
-/// # Errors
-/// When a file cannot be read, or the tool lists a crate or a place that does not exist.
+/// Gives each mutant its key and the fingerprint of its function. `read` returns a file of the tree. Fails when a file
+/// cannot be read, or the tool lists a crate or a place that does not exist.
 pub(super) fn keyed(listed: Vec<Listed>, read: impl Fn(&str) -> Result<String>) -> Result<Vec<Mutant>> {
     let (mut files, mut times) = (HashMap::new(), HashMap::new());
     let mut mutants = Vec::new();
@@ -125,20 +120,14 @@ pub(super) fn keyed(listed: Vec<Listed>, read: impl Fn(&str) -> Result<String>) 
     Ok(mutants)
 }
 
-/// Records results of this machine.
-///
-/// # Errors
-/// When they cannot be read or written.
+/// Records results of this machine. Fails when they cannot be read or written.
 pub(super) fn remember(new: Results) -> Result<()> {
     let mut all: Results = read(&own())?;
     all.extend(new);
     std::fs::write(own(), lines(&all)?).with_context(|| own().display().to_string())
 }
 
-/// The newest valid result of each mutant.
-///
-/// # Errors
-/// When results cannot be read.
+/// The newest valid result of each mutant. Fails when results cannot be read.
 pub(super) fn known(mutants: &[Mutant]) -> Result<Results> {
     let mut kept_here = Results::new();
     for scope in &SCOPES {
@@ -159,18 +148,13 @@ fn newest(mutants: &[Mutant], kept: &Results, own: &Results) -> Results {
     all
 }
 
-/// The results in the repository, by crate.
-///
-/// # Errors
-/// When they cannot be read.
+/// The results in the repository, by crate. Fails when they cannot be read.
 pub(super) fn committed() -> Result<BTreeMap<&'static str, OfCrate>> {
     SCOPES.iter().map(|scope| Ok((scope.name, read(&kept(scope))?))).collect()
 }
 
-/// Adds the results below `target/` to the committed ones. `mutants`: all of the tree.
-///
-/// # Errors
-/// When results cannot be read or written.
+/// Adds the results below `target/` to the committed ones. `mutants`: all of the tree. Fails when results cannot be
+/// read or written.
 pub(super) fn gather(mutants: &[Mutant]) -> Result<()> {
     let known = known(mutants)?;
     for scope in &SCOPES {

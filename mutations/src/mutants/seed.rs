@@ -6,10 +6,7 @@ use crate::say::note;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
-/// Copies what is built of the dependencies, if `build` is new.
-///
-/// # Errors
-/// When a file cannot be copied.
+/// Copies what is built of the dependencies, if `build` is new. Fails when a file cannot be copied.
 pub(super) fn seed(build: &Path) -> Result<()> {
     let to = build.join("debug");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);

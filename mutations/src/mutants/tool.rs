@@ -115,10 +115,8 @@ fn found() -> Option<PathBuf> {
 }
 
 impl<'a> Tool<'a> {
-    /// Finds the pinned version on the PATH or below `target/`, else installs it there.
-    ///
-    /// # Errors
-    /// When it cannot be installed.
+    /// Finds the pinned version on the PATH or below `target/`, else installs it there. Fails when it cannot be
+    /// installed.
     pub(super) fn find_or_install(tree: &'a Path) -> Result<Self> {
         if let Some(program) = found() {
             return Ok(Self { program, tree });
@@ -149,10 +147,7 @@ impl<'a> Tool<'a> {
             .env("HOLDFAST_SEED", "1")
     }
 
-    /// All mutants, or those of lines that a diff changes.
-    ///
-    /// # Errors
-    /// When the tool fails, or its list cannot be read.
+    /// All mutants, or those of lines that a diff changes. Fails when the tool fails, or its list cannot be read.
     pub(super) fn list(&self, diff: Option<&Path>) -> Result<Vec<Listed>> {
         let mut command = self.command().args(["--workspace", "--list", "--json", "--level", "error"]);
         if let Some(diff) = diff {
@@ -166,10 +161,8 @@ impl<'a> Tool<'a> {
         serde_json::from_str(&text).context("cargo-mutants' list of mutants")
     }
 
-    /// Tries the mutants of one crate, without those in `skip`, until all were tried or `until` has passed.
-    ///
-    /// # Errors
-    /// When the tool fails, or the tests fail without a mutant.
+    /// Tries the mutants of one crate, without those in `skip`, until all were tried or `until` has passed. Fails when
+    /// the tool fails, or the tests fail without a mutant.
     pub(super) fn run(&self, scope: &Scope, skip: &[&str], until: Option<Instant>) -> Result<Ran> {
         let out = root().join("target/mutants/out").join(scope.name);
         match std::fs::remove_dir_all(&out) {
@@ -244,8 +237,7 @@ struct Phase {
     duration: f64,
 }
 
-/// # Errors
-/// When the tests failed without a mutant, or the text cannot be read.
+/// Fails when the tests failed without a mutant, or the text cannot be read.
 fn read_outcomes(text: &str) -> Result<Vec<(String, Outcome, f64)>> {
     let all: Outcomes = serde_json::from_str(text)?;
     let mut tried = Vec::new();

@@ -103,19 +103,13 @@ impl Access {
         state.owner = owner.into();
     }
 
-    /// Takes the lease by force for `owner`.
-    ///
-    /// # Errors
-    /// When the command fails; its outcome is unknown then.
+    /// Takes the lease by force for `owner`. If the command fails, its outcome is unknown.
     pub fn usurp(&self, history: &History, owner: &str) -> Result<()> {
         let _one = lock(&self.acting);
         self.usurp_now(history, owner, &["lease", "acquire", SET, "--owner", owner, "--ttl", TTL, "--force"])
     }
 
     /// Forced failover to a gateway, for `owner`.
-    ///
-    /// # Errors
-    /// As [`Access::usurp`].
     pub fn fail_over(&self, history: &History, owner: &str, to: usize) -> Result<()> {
         let _one = lock(&self.acting);
         let to = name(to);
@@ -141,9 +135,6 @@ impl Access {
     }
 
     /// Ends the current lease and returns to plain exports: with the token, or by a forced failover to a gateway.
-    ///
-    /// # Errors
-    /// As [`Access::usurp`].
     pub fn free(&self, history: &History, to: Option<usize>) -> Result<()> {
         let _one = lock(&self.acting);
         self.let_go(history.now());
@@ -170,9 +161,6 @@ impl Access {
 
     /// Planned switchover: the lease stays, but its token is not valid at the new gateway until the lease is acquired
     /// again there.
-    ///
-    /// # Errors
-    /// As [`Access::usurp`].
     pub fn switch_over(&self, to: usize) -> Result<()> {
         let _one = lock(&self.acting);
         self.door.holdfast(&["switchover", SET, "--to", &name(to)], CHANGE_LIMIT).map(drop)

@@ -91,10 +91,7 @@ pub fn window_at(now: u64) -> u64 {
     now / (WINDOW_S * 1_000_000_000)
 }
 
-/// Reads all `registers` as one more client, after the others have ended.
-///
-/// # Errors
-/// When one cannot be read for a minute.
+/// Reads all `registers` as one more client, after the others have ended. Fails when one cannot be read for a minute.
 pub fn read_back(work: &Work<'_>, registers: impl Iterator<Item = Register>) -> Result<()> {
     const LIMIT: Duration = Duration::from_secs(60);
     let mut session = Session::new(work, CLIENTS);

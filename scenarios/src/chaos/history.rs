@@ -121,10 +121,7 @@ impl History {
     }
 }
 
-/// Writes the file: a line for each operation, and one `note` at the top for people.
-///
-/// # Errors
-/// When it cannot be written.
+/// Writes the file: a line for each operation, and one `note` at the top for people. Fails when it cannot be written.
 pub fn save(ops: &[Op], note: &str, path: &Path) -> Result<()> {
     let file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
     let mut file = std::io::BufWriter::new(file);

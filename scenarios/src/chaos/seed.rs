@@ -5,10 +5,7 @@ use anyhow::{Context, Result};
 /// Environment variable with the seed of a run. Without it each run has a new one.
 const SEED: &str = "HOLDFAST_SEED";
 
-/// The seed of this run: `HOLDFAST_SEED`, or the Unix time in seconds.
-///
-/// # Errors
-/// When the variable is not a number.
+/// The seed of this run: `HOLDFAST_SEED`, or the Unix time in seconds. Fails when the variable is not a number.
 pub fn of_run() -> Result<u64> {
     match std::env::var(SEED) {
         Ok(text) => text.parse().with_context(|| format!("{SEED}: found {text:?}, expected a number")),

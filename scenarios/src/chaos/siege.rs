@@ -40,10 +40,8 @@ pub struct Siege<'a> {
 }
 
 impl Siege<'_> {
-    /// Runs one step and heals.
-    ///
-    /// # Errors
-    /// When no write succeeds in time, a gateway exits by itself, or a fault cannot be injected.
+    /// Runs one step and heals. Fails when no write succeeds in time, a gateway exits by itself, or a fault cannot be
+    /// injected.
     pub fn step(&mut self, step: &Step) -> Result<Outcome> {
         wait_until(Duration::from_millis(step.calm_ms), || false);
         self.gateways.must_run()?;
@@ -77,10 +75,7 @@ impl Siege<'_> {
         anyhow::bail!("no write succeeded for {PROGRESS_LIMIT:?} {when}; the logs end with: {}", logs.join("; "))
     }
 
-    /// Heals all faults.
-    ///
-    /// # Errors
-    /// When something does not come up.
+    /// Heals all faults. Fails when something does not come up.
     pub fn heal(&mut self) -> Result<()> {
         self.net.heal()?;
         if let Some(store) = self.store.as_mut().filter(|s| !s.is_running()) {

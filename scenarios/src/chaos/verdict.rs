@@ -24,10 +24,8 @@ impl Check {
     }
 }
 
-/// R3: every register was linearizable. Returns the judge's last line.
-///
-/// # Errors
-/// With the judge's finding, if a register was not linearizable or could not be judged.
+/// R3: every register was linearizable. Returns the judge's last line. Fails with the judge's finding, if a register
+/// was not linearizable or could not be judged.
 pub fn linearizable(judge: &Path, history: &Path, pictures: &Path, limit: Duration) -> Result<String> {
     std::fs::create_dir_all(pictures)?;
     let output = Command::new(judge)
@@ -48,10 +46,7 @@ pub fn linearizable(judge: &Path, history: &Path, pictures: &Path, limit: Durati
     }
 }
 
-/// R2: while a grant was certainly the only one, no client wrote under another grant.
-///
-/// # Errors
-/// With the first such write.
+/// R2: while a grant was certainly the only one, no client wrote under another grant. Fails with the first such write.
 pub fn one_writer(ops: &[Op], holds: &[Hold]) -> Result<()> {
     let written = |op: &&Op| op.kind == Kind::Write && op.outcome == Outcome::Ok;
     for op in ops.iter().filter(written) {
@@ -117,10 +112,7 @@ impl Figures {
         }
     }
 
-    /// A run with too few operations does not pass.
-    ///
-    /// # Errors
-    /// With the counts that were too low.
+    /// A run with too few operations does not pass. Fails with the counts that were too low.
     pub fn enough(&self) -> Result<()> {
         let s = self.seconds;
         let mut short = Vec::new();

@@ -32,18 +32,13 @@ pub struct Held {
 impl Cluster {
     /// The same as [`Cluster::start`], with everything on that keeps others out. The volume has one client, which comes
     /// with a token through TLS; [`Cluster::device`] is for that.
-    ///
-    /// # Errors
-    /// As [`Cluster::start`].
     pub fn start_secure(options: Options) -> Result<Self> {
         let port = free_ports(options.gateways)?;
         Self::start_with(options, port, &["--secure"], &|| None)
     }
 
-    /// What the client has, where everything is on that keeps others out. Its own connections had slot 0.
-    ///
-    /// # Errors
-    /// When the certificate cannot be copied.
+    /// What the client has, where everything is on that keeps others out. Its own connections had slot 0. Fails when
+    /// the certificate cannot be copied.
     pub fn client(&self) -> Result<Option<Held>> {
         let Some(secured) = &self.secured else { return Ok(None) };
         let Some(lease) = &secured.lease else { return Ok(None) };
@@ -52,9 +47,6 @@ impl Cluster {
     }
 
     /// Makes the volume a device, through the gateway that serves it.
-    ///
-    /// # Errors
-    /// As [`Device::nbd`].
     pub fn device(&self, index: usize, connections: u32, work: &Path) -> Result<Device> {
         let Some(secured) = &self.secured else { return Device::nbd(&self.gateways[index].nbd, connections, work) };
         let certificate = secured.certificates.for_others(OWNER)?;

@@ -19,19 +19,13 @@ const AFTER_NO_ANSWER: &str = "an earlier attempt of this command had no answer"
 
 impl Cluster {
     /// Starts one more gateway process with its own data folder, not yet in the cluster. Returns its index in
-    /// `gateways`.
-    ///
-    /// # Errors
-    /// When it does not listen within a minute.
+    /// `gateways`. Fails when it does not listen within a minute.
     pub fn start_another(&mut self, more: &[&str]) -> Result<usize> {
         self.start_behind(|_| Ok(more.iter().map(|arg| (*arg).to_owned()).collect()))
     }
 
     /// The same, with arguments that depend on the address at which it will listen for other gateways: for a relay in
-    /// front of it.
-    ///
-    /// # Errors
-    /// As [`Cluster::start_another`], and those of `more`.
+    /// front of it. Fails as [`Cluster::start_another`] and `more` do.
     pub fn start_behind(&mut self, more: impl FnOnce(&str) -> Result<Vec<String>>) -> Result<usize> {
         let index = self.gateways.len();
         let name = self.name(index);
@@ -55,9 +49,6 @@ impl Cluster {
     }
 
     /// Gives a stopped gateway that we started other addresses, and starts it.
-    ///
-    /// # Errors
-    /// As [`Cluster::restart`].
     pub fn restart_elsewhere(&mut self, index: usize) -> Result<()> {
         let port = free_ports(4)?;
         let at = |n: u16| format!("127.0.0.1:{}", port + n);
@@ -70,9 +61,6 @@ impl Cluster {
     }
 
     /// Starts a stopped gateway with further arguments, which it keeps for later starts.
-    ///
-    /// # Errors
-    /// As [`Cluster::restart`].
     pub fn restart_with(&mut self, index: usize, more: &[&str]) -> Result<()> {
         self.gateways[index].launch.add(more);
         self.restart(index)
@@ -92,10 +80,7 @@ impl Cluster {
         }
     }
 
-    /// HOST:PORT of a gateway's `/metrics`.
-    ///
-    /// # Errors
-    /// When the status is not available or does not show it.
+    /// HOST:PORT of a gateway's `/metrics`. Fails when the status is not available or does not show it.
     pub fn metrics_address(&self, index: usize) -> Result<String> {
         let status = self.holdfast(&["cluster", "status"])?;
         let members = status["members"].as_array().context("status without members")?;
@@ -105,20 +90,14 @@ impl Cluster {
         Ok(address.to_owned())
     }
 
-    /// Sends SIGTERM and waits for the end.
-    ///
-    /// # Errors
-    /// When it does not end.
+    /// Sends SIGTERM and waits for the end. Fails when it does not end.
     pub fn end(&mut self, index: usize) -> Result<()> {
         process::signal(self.gateways[index].pid, Signal::TERM);
         self.gateways[index].await_end()
     }
 
     /// Waits until a gateway has exited by itself. Returns the end of its log. A gateway that we started must have
-    /// exited with an error.
-    ///
-    /// # Errors
-    /// When it still runs after `limit`, or exited with success.
+    /// exited with an error. Fails when it still runs after `limit`, or exited with success.
     pub fn ends_by_itself(&mut self, index: usize, limit: Duration) -> Result<String> {
         let name = self.name(index);
         let (log, gateway) = (self.log(index), &mut self.gateways[index]);
@@ -138,9 +117,6 @@ impl Cluster {
     }
 
     /// Restarts a gateway that is expected to exit by itself. Returns the end of its log.
-    ///
-    /// # Errors
-    /// As [`Cluster::ends_by_itself`].
     pub fn start_in_vain(&mut self, index: usize, limit: Duration) -> Result<String> {
         let log = self.options.dir.with_extension(format!("g{}.again.log", index + 1));
         let mut own = Proc::spawn("holdfast gateway", self.gateways[index].launch.command(), &log)?;
@@ -150,10 +126,8 @@ impl Cluster {
     }
 
     /// Waits until each set's group has exactly these gateways as voters and no learners, all of them are in group 0,
-    /// of which three or five vote (ADR 0075), and all of them are up.
-    ///
-    /// # Errors
-    /// When `limit` passes first; the error shows the difference.
+    /// of which three or five vote (ADR 0075), and all of them are up. Fails when `limit` passes first; the error shows
+    /// the difference.
     pub fn voters_become(&self, expected: &[usize], limit: Duration) -> Result<()> {
         let mut found = String::from("nothing");
         let same = wait_until(limit, || {
@@ -199,10 +173,7 @@ impl Cluster {
         Ok(String::new())
     }
 
-    /// Names of the gateways that lead a group, according to any gateway.
-    ///
-    /// # Errors
-    /// When no gateway answers.
+    /// Names of the gateways that lead a group, according to any gateway. Fails when no gateway answers.
     pub fn leaders(&self) -> Result<BTreeSet<String>> {
         let listed = self.holdfast(&["gateway", "list"])?;
         let all = listed["gateways"].as_array().context("a list without gateways")?;
@@ -212,10 +183,7 @@ impl Cluster {
 
     /// Runs `holdfast ARGS`, which a gateway must refuse. Returns the message. The command asks all gateways, some of
     /// which have just been killed or started: an attempt may get no answer, or one that the outcome is unknown, and
-    /// then the refusal of a later one has exit code 5 and says so (R12).
-    ///
-    /// # Errors
-    /// When it ends in another way.
+    /// then the refusal of a later one has exit code 5 and says so (R12). Fails when it ends in another way.
     pub fn refused(&self, args: &[&str]) -> Result<String> {
         let doors: Vec<&str> = self.gateways.iter().map(|g| g.api.as_str()).collect();
         let mut command = std::process::Command::new(&self.options.bin);

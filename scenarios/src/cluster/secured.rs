@@ -47,10 +47,8 @@ impl Secured {
         self.certificates.env("admin")
     }
 
-    /// The export of a volume (SET/VOLUME) for a new connection, which closes the one before it.
-    ///
-    /// # Errors
-    /// When there is no lease.
+    /// The export of a volume (SET/VOLUME) for a new connection, which closes the one before it. Fails when there is no
+    /// lease.
     pub(super) fn export(&self, volume: &str) -> Result<String> {
         let lease = self.lease.as_ref().context("no lease")?;
         let generation = lease.generation.fetch_add(1, Ordering::Relaxed) + 1;

@@ -62,10 +62,7 @@ pub struct Args {
 /// A release build without its slowest steps.
 const PROFILE: &str = "quick";
 
-/// Runs the chore.
-///
-/// # Errors
-/// When anything does not work, or an acknowledged commit is lost.
+/// Runs the chore. Fails when anything does not work, or an acknowledged commit is lost.
 pub fn chore(args: &Args) -> Result<()> {
     if let Some(dir) = &args.inside {
         return inside(args, dir);
@@ -119,9 +116,6 @@ pub struct Run<'a> {
 }
 
 /// Runs it in its own network namespace. Errors were printed when it returns.
-///
-/// # Errors
-/// [`Failed`] as [`chore`].
 pub fn run(run: &Run<'_>) -> Result<()> {
     let again = cmd("unshare").args(["--net", "--"]).arg(std::env::current_exe()?).args(["demo", "failover"]);
     let again = again.args(["--rounds", &run.rounds.to_string(), "--load", &run.load.to_string()]);

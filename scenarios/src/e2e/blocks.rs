@@ -45,10 +45,7 @@ impl Blocks {
         self.random
     }
 
-    /// Writes one block, picked at random, and flushes.
-    ///
-    /// # Errors
-    /// The client's error; the content of the block is then unknown.
+    /// Writes one block, picked at random, and flushes. After an error the content of the block is unknown.
     fn write_and_flush(&mut self, client: &mut Client) -> std::result::Result<(), NbdError> {
         let offset = (self.first + self.draw() % self.count) * BLOCK as u64;
         self.tag += 1;
@@ -60,10 +57,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Writes every block, [`CHECK_BYTES`] at a time, and flushes.
-    ///
-    /// # Errors
-    /// The client's error; then no block counts as acknowledged.
+    /// Writes every block, [`CHECK_BYTES`] at a time, and flushes. After an error no block counts as acknowledged.
     fn fill(&mut self, client: &mut Client) -> std::result::Result<(), NbdError> {
         self.tag += 1;
         let offsets: Vec<u64> = (self.first..self.first + self.count).map(|block| block * BLOCK as u64).collect();
@@ -76,10 +70,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Reads a random acknowledged block and compares it.
-    ///
-    /// # Errors
-    /// The client's error; the inner result is an error if the block differs.
+    /// Reads a random acknowledged block and compares it. The inner result is an error if the block differs.
     fn read_one(&mut self, client: &mut Client) -> std::result::Result<Result<()>, NbdError> {
         let from = (self.first + self.draw() % self.count) * BLOCK as u64;
         let Some(offset) = self.acknowledged.range(from..).next().map(|(offset, _)| *offset) else { return Ok(Ok(())) };
@@ -96,10 +87,8 @@ impl Blocks {
         Ok(wrong.then(|| format!("block at {offset}: found write {found}, expected {expected}")))
     }
 
-    /// Reads and compares all blocks: acknowledged writes are there, and blocks that were never written are zero.
-    ///
-    /// # Errors
-    /// When a block is lost, torn or misplaced, or cannot be read.
+    /// Reads and compares all blocks: acknowledged writes are there, and blocks that were never written are zero. Fails
+    /// when a block is lost, torn or misplaced, or cannot be read.
     fn check(&self, client: &mut Client) -> Result<()> {
         let mut wrong = Vec::new();
         let (begin, end) = (self.first * BLOCK as u64, (self.first + self.count) * BLOCK as u64);
@@ -173,10 +162,8 @@ impl Load {
     }
 
     /// Runs the writers through the serving one of `gateways` while `meanwhile` runs in this thread, and stops them
-    /// afterwards.
-    ///
-    /// # Errors
-    /// Errors of `meanwhile`; or when a writer gets an error (R8), or no gateway serves it for a minute.
+    /// afterwards. Fails as `meanwhile` does, when a writer gets an error (R8), or when no gateway serves it for a
+    /// minute.
     pub(super) fn run<T>(&mut self, gateways: &[Uri], meanwhile: impl FnOnce(&Progress) -> Result<T>) -> Result<T> {
         let (progress, stop) = (&self.progress, &AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -195,9 +182,6 @@ impl Load {
     }
 
     /// Writes `count` pairs of each writer through one connection.
-    ///
-    /// # Errors
-    /// The client's.
     pub(super) fn write(&mut self, client: &mut Client, count: u32) -> Result<()> {
         for writer in &mut self.writers {
             for _ in 0..count {
@@ -208,25 +192,17 @@ impl Load {
     }
 
     /// Writes every block of each writer once.
-    ///
-    /// # Errors
-    /// The client's.
     pub(super) fn fill(&mut self, client: &mut Client) -> Result<()> {
         self.writers.iter_mut().try_for_each(|writer| writer.fill(client)).context("filling")
     }
 
     /// Checks every writer's blocks.
-    ///
-    /// # Errors
-    /// As [`Blocks::check`].
     pub(super) fn check(&self, client: &mut Client) -> Result<()> {
         self.writers.iter().try_for_each(|w| w.check(client))
     }
 
-    /// Checks that no connection of the writers was closed, and every writer's blocks through a new one.
-    ///
-    /// # Errors
-    /// As [`Load::check`], and when a connection was closed.
+    /// Checks that no connection of the writers was closed, and every writer's blocks through a new one. Fails as
+    /// [`Load::check`] does, and when a connection was closed.
     pub(super) fn unbroken(&self, uri: &Uri, patience: Duration) -> Result<()> {
         let closed = self.progress.reconnected();
         anyhow::ensure!(closed == 0, "{closed} connections of users were closed");

@@ -8,7 +8,7 @@
 
 use super::Lab;
 use super::recover::{Hand, Known, must};
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use crate::process::{POLL, wait_until};
 use crate::say::note;
@@ -54,12 +54,8 @@ const LATER: Expected = |_, _| 7;
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let settings =
         ["upload.interval_ms=500", "upload.whole_root=0B", "space.grace_ms=1000", "space.sweep_interval_ms=1500"];
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let folder = std::path::absolute(lab.dir.join("store"))?;
-    let (store, settings) = (format!("file://{}", folder.display()), settings.map(String::from).into());
-    let options =
-        Options { bin, dir, gateways: 3, store: Some(store.clone()), size: "64MiB".into(), settings, env: vec![] };
-    let mut cluster = Cluster::start(options)?;
+    let store = format!("file://{}", std::path::absolute(lab.dir.join("store"))?.display());
+    let mut cluster = lab.cluster_as("64MiB", Some(store.clone()), &settings, Vec::new())?;
     let known = Known::on(&cluster, store.clone(), Vec::new())?;
     let exports = cluster.exports();
     let (origin, clone) = (Side::new(&exports, ORIGIN), Side::new(&exports, CLONE));

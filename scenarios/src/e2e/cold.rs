@@ -91,15 +91,8 @@ fn counted_cluster(
 ) -> Result<(S3, Proxy, Cluster)> {
     let s3 = S3::start(dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
-    let cluster = Cluster::start(Options {
-        bin: lab.bin.clone(),
-        dir: dir.join("cluster"),
-        gateways,
-        store: Some(s3.url_by(proxy.address())),
-        size: format!("{mib}MiB"),
-        settings: settings.iter().map(ToString::to_string).collect(),
-        env: s3.env(),
-    })?;
+    let (dir, store, env) = (dir.join("cluster"), Some(s3.url_by(proxy.address())), s3.env());
+    let cluster = Cluster::start(Options { dir, gateways, store, env, ..lab.options(&format!("{mib}MiB"), settings) })?;
     Ok((s3, proxy, cluster))
 }
 

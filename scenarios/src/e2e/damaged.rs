@@ -96,10 +96,8 @@ fn damage_and_heal(cluster: &mut Cluster, hurt: usize, what: &str, damage: Damag
     Ok(())
 }
 
-/// Waits until a gateway is a healthy voter of every set's group, and in group 0.
-///
-/// # Errors
-/// When `limit` passes first; the error says what is missing.
+/// Waits until a gateway is a healthy voter of every set's group, and in group 0. Fails when `limit` passes first; the
+/// error says what is missing.
 pub(super) fn await_whole(cluster: &Cluster, index: usize, limit: Duration) -> Result<()> {
     let mut left = String::new();
     let whole = wait_until(limit, || {

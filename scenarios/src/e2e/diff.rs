@@ -8,7 +8,7 @@
 //! ```
 
 use super::Lab;
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::nbd::pattern;
 use crate::process::wait_until;
 use crate::say::note;
@@ -64,12 +64,9 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     note(format!("HOLDFAST_SEED={seed} writes the same"));
     let mut dice = Seeded::new(seed, 1);
     let settings = ["upload.interval_ms=500", "space.grace_ms=1000", "space.sweep_interval_ms=2000"];
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let settings = settings.map(String::from).into();
     let size = format!("{}MiB", FIRST[0].1);
-    let cluster = Cluster::start(Options { bin, dir, gateways: 3, store: None, size, settings, env: vec![] })?;
-    let grown = format!("{}MiB", FIRST[0].1);
-    let ready = wait_until(LIMIT, || volume(&cluster, &["grow", "demo/vol1", "--size", &grown]).is_ok());
+    let cluster = Cluster::start(lab.options(&size, &settings))?;
+    let ready = wait_until(LIMIT, || volume(&cluster, &["grow", "demo/vol1", "--size", &size]).is_ok());
     anyhow::ensure!(ready, "vol1 cannot be grown");
     for (name, mib) in FIRST {
         if name != "vol1" {

@@ -3,7 +3,7 @@
 //! the last one. Foreign values under the key are kept.
 
 use super::Lab;
-use crate::cluster::{Cluster, Options, SET, free_ports};
+use crate::cluster::{Cluster, SET, free_ports};
 use crate::cmd::cmd;
 use crate::process::{Proc, Signal, wait_until};
 use crate::say::note;
@@ -119,12 +119,8 @@ fn acquire(cluster: &Cluster, owner: &str, force: bool) -> Result<(Duration, Str
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut etcd = Etcd::start(lab.dir.join("etcd"))?;
-    let settings = vec![
-        format!("etcd.endpoints=[\"http://127.0.0.1:1\", \"http://127.0.0.1:{}\"]", etcd.port),
-        "etcd.prefix=/e2e/".to_string(),
-    ];
-    let (bin, dir, size, env) = (lab.bin.clone(), lab.dir.join("cluster"), "64MiB".to_string(), Vec::new());
-    let mut cluster = Cluster::start(Options { bin, dir, gateways: 3, store: None, size, settings, env })?;
+    let endpoints = format!("etcd.endpoints=[\"http://127.0.0.1:1\", \"http://127.0.0.1:{}\"]", etcd.port);
+    let mut cluster = Cluster::start(lab.options("64MiB", &[&endpoints, "etcd.prefix=/e2e/"]))?;
     etcd.shows(&cluster, None)?;
     acquire(&cluster, "host-a", false)?;
     let first = etcd.shows(&cluster, Some("host-a"))?;

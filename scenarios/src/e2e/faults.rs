@@ -49,12 +49,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         "cache.memory=\"32MiB\"",
         "cache.disk=\"0B\"",
     ];
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
     let mut settings: Vec<String> = settings.map(String::from).into();
     settings.push(format!("store.credentials_file={:?}", keys.display().to_string()));
     let store = Some(format!("{}&profile={PROFILE}", s3.url_by(proxy.address())));
-    let mut cluster =
-        Cluster::start(Options { bin, dir, gateways: 3, store, size: "96MiB".into(), settings, env: Vec::new() })?;
+    let mut cluster = Cluster::start(Options { store, settings, ..lab.options("96MiB", &[]) })?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH).reading();
     filled(&mut cluster, &mut load)?;
     cluster.holdfast(&["set", "checkpoint", SET, "--timeout", "120s"])?;

@@ -1,7 +1,6 @@
 //! The journal fills while S3 is away: writers slow down gradually, long before it is full, and none gets an error.
 
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options};
 use crate::nbd::{Client, Uri, pattern, tag_of};
 use crate::process::wait_until;
 use crate::s3::S3;
@@ -36,10 +35,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let mut s3 = S3::start(&lab.dir)?;
     let settings =
         ["journal.bound=\"160MiB\"", "journal.reserve=\"32MiB\"", "journal.file=\"16MiB\"", "upload.bytes=\"16MiB\""];
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let (store, settings) = (Some(s3.url()), settings.map(String::from).into());
-    let options = Options { bin, dir, gateways: 3, store, size: "128MiB".into(), settings, env: s3.env() };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = lab.cluster_as("128MiB", Some(s3.url()), &settings, s3.env())?;
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let (uri, metrics) = (cluster.gateways[serving].nbd.clone(), cluster.metrics_address(serving)?);
     s3.stop()?;

@@ -9,7 +9,7 @@ use super::members::{BLOCKS_EACH, CHANGE_LIMIT, PATIENCE, WRITERS, goes_on};
 use super::wan::peer_address;
 use crate::binary::public_dir;
 use crate::bridge::Bridge;
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::process::wait_until;
 use crate::relay::Relay;
 use crate::say::note;
@@ -30,11 +30,9 @@ const QUIET: Duration = Duration::from_secs(60);
 const QUIET_TRIES: usize = 3;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let settings =
-        vec![format!("rtt_ms={}", ROUND_TRIP.as_millis()), format!("placing.follow_owner_ms={}", CALM.as_millis())];
-    let options = Options { bin, dir, gateways: 3, store: None, size: "256MiB".into(), settings, env: Vec::new() };
-    let mut cluster = Cluster::start(options)?;
+    let round_trip = format!("rtt_ms={}", ROUND_TRIP.as_millis());
+    let follow = format!("placing.follow_owner_ms={}", CALM.as_millis());
+    let mut cluster = Cluster::start(lab.options("256MiB", &[&round_trip, &follow]))?;
     let _relays = apart(&mut cluster)?;
     let (dir, _guard) = public_dir("follows")?;
     let mut load = Load::new(WRITERS, BLOCKS_EACH);

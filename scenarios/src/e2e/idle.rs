@@ -2,7 +2,7 @@
 //! before it answers: saving requests must not weaken that fence.
 
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::faults::Proxy;
 use crate::nbd::{Client, pattern};
 use crate::process::wait_until;
@@ -25,11 +25,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let s3 = S3::start(&lab.dir)?;
     let proxy = Proxy::start(&s3.address(), 0)?;
     // No automatic checkpoint: its requests would be counted. No cache warming of followers either.
-    let settings = ["upload.interval_ms=3600000", "cache.warm_bytes_per_second=64MiB"].map(String::from).into();
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let store = Some(s3.url_by(proxy.address()));
-    let options = Options { bin, dir, gateways: 3, store, size: "64MiB".into(), settings, env: s3.env() };
-    let mut cluster = Cluster::start(options)?;
+    let settings = ["upload.interval_ms=3600000", "cache.warm_bytes_per_second=64MiB"];
+    let mut cluster = lab.cluster_as("64MiB", Some(s3.url_by(proxy.address())), &settings, s3.env())?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     for block in 0..64 {
         client.write(block * 4096, &pattern(1, block * 4096, 4096))?;

@@ -10,7 +10,7 @@
 
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::root;
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::cmd::cmd;
 use crate::nbd::pattern;
 use crate::process::{Proc, Signal, wait_until};
@@ -35,16 +35,8 @@ const LIMIT: Duration = Duration::from_secs(180);
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let seed = crate::seed::of_run()?;
     note(format!("HOLDFAST_SEED={seed} makes the same image"));
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let mut cluster = Cluster::start(Options {
-        bin,
-        dir,
-        gateways: 3,
-        store: None,
-        size: format!("{}MiB", VOLUME / MIB),
-        settings: vec!["snapshot_exports=token".into()],
-        env: vec![],
-    })?;
+    let size = format!("{}MiB", VOLUME / MIB);
+    let mut cluster = Cluster::start(lab.options(&size, &["snapshot_exports=token"]))?;
     let image = lab.dir.join("image");
     make(&image, seed, IMAGE)?;
     let digest = sha256(&image)?;

@@ -39,6 +39,13 @@ impl Lab {
         self.cluster_as(size, store, &[], env)
     }
 
+    /// What makes three gateways in `cluster`, with the embedded store and these settings.
+    pub(super) fn options(&self, size: &str, settings: &[&str]) -> Options {
+        let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
+        let settings = settings.iter().copied().map(String::from).collect();
+        Options { bin, dir, gateways: 3, store: None, size: size.into(), settings, env: Vec::new() }
+    }
+
     /// Three gateways with further settings for each.
     pub(super) fn cluster_as(
         &self,
@@ -47,8 +54,6 @@ impl Lab {
         settings: &[&str],
         env: Vec<(String, String)>,
     ) -> Result<Cluster> {
-        let (bin, dir) = (self.bin.clone(), self.dir.join("cluster"));
-        let settings = settings.iter().copied().map(String::from).collect();
-        Cluster::start(Options { bin, dir, gateways: 3, store, size: size.into(), settings, env })
+        Cluster::start(Options { store, env, ..self.options(size, settings) })
     }
 }

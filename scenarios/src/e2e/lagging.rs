@@ -3,7 +3,7 @@
 
 use super::blocks::Load;
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options};
+use crate::cluster::Cluster;
 use crate::process::wait_until;
 use crate::say::note;
 use anyhow::{Context, Result};
@@ -25,17 +25,7 @@ const REBUILD_LIMIT: Duration = Duration::from_secs(120);
 const INSTALLED: &str = "installed a snapshot";
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let settings = SETTINGS.map(String::from).into();
-    let mut cluster = Cluster::start(Options {
-        bin,
-        dir,
-        gateways: 3,
-        store: None,
-        size: "256MiB".into(),
-        settings,
-        env: Vec::new(),
-    })?;
+    let mut cluster = Cluster::start(lab.options("256MiB", &SETTINGS))?;
     let serving = cluster.serving(TAKEOVER_LIMIT)?;
     let others = cluster.others(serving);
     let (lagging, other) = (others[0], others[1]);

@@ -84,10 +84,8 @@ impl Loaded {
         self.writers.acknowledged()
     }
 
-    /// Waits for further commits of the writers.
-    ///
-    /// # Errors
-    /// When a writer has lost its session, pgbench has ended, or there is no progress.
+    /// Waits for further commits of the writers. Fails when a writer has lost its session, pgbench has ended, or there
+    /// is no progress.
     pub fn goes_on(&mut self) -> Result<()> {
         let so_far = self.commits();
         let on = wait_until(TAKEOVER_LIMIT, || self.commits() >= so_far + COMMITS || !self.writers.all_writing());
@@ -104,10 +102,7 @@ impl Loaded {
     }
 
     /// Stops the load and everything else. Checks that no client had an error, every commit is there, and tables and
-    /// file system are intact.
-    ///
-    /// # Errors
-    /// When a check fails.
+    /// file system are intact. Fails when a check fails.
     pub fn finish(mut self) -> Result<LoadReport> {
         self.goes_on()?;
         // On a failure they are dropped from last to first, like the fields of `self`.

@@ -29,15 +29,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         ("HOLDFAST_TLS_CERTIFICATE".to_string(), at("admin.pem")),
         ("HOLDFAST_TLS_KEY".to_string(), at("admin.key")),
     ];
-    let mut cluster = Cluster::start(Options {
-        bin: lab.bin.clone(),
-        dir: dir.clone(),
-        gateways: 1,
-        store: None,
-        size: format!("{SIZE_MIB}MiB"),
-        settings: vec![],
-        env,
-    })?;
+    let mut cluster = Cluster::start(Options { gateways: 1, env, ..lab.options(&format!("{SIZE_MIB}MiB"), &[]) })?;
     says_its_mode(&cluster, "optional")?;
     libnbd(lab, &cluster, &dir)?;
     qemu(lab, &cluster, &dir)?;

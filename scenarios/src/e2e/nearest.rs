@@ -72,13 +72,10 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         "cache.memory=256MiB",
     ];
     let options = Options {
-        bin: lab.bin.clone(),
-        dir: lab.dir.join("cluster"),
         gateways: 1,
         store: Some(format!("w=2 {}", urls.join(" "))),
-        size: format!("{}MiB", (EXTENTS * READ) >> 20),
-        settings: settings.map(String::from).into(),
         env: servers[0].env(),
+        ..lab.options(&format!("{}MiB", (EXTENTS * READ) >> 20), &settings)
     };
     let mut cluster = Cluster::start(options)?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;

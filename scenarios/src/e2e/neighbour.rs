@@ -43,10 +43,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// Writes until it is stopped.
-    ///
-    /// # Errors
-    /// When a write fails, or the connection is closed.
+    /// Writes until it is stopped. Fails when a write fails, or the connection is closed.
     fn client(&self, number: u64, export: &Uri) -> Result<()> {
         let mut client = Client::connect(export, TAKEOVER_LIMIT)?;
         let (mut sent, mut open) = (0, 0);
@@ -161,10 +158,8 @@ fn leave(export: &Uri) -> Result<()> {
 }
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let (bin, dir, size) = (lab.bin.clone(), lab.dir.join("cluster"), "64MiB".to_string());
     // One gateway: the two are neighbours wherever leadership would be.
-    let options = Options { bin, dir, gateways: 1, store: None, size, settings: Vec::new(), env: Vec::new() };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = Cluster::start(Options { gateways: 1, ..lab.options("64MiB", &[]) })?;
     let store = format!("file://{}", std::path::absolute(lab.dir.join("noisy-store"))?.display());
     let volume = format!("{VOLUME}=256MiB");
     cluster.holdfast(&["set", "create", NOISY, "--store", &store, "--volume", &volume, "--timeout", "60s"])?;

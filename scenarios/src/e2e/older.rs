@@ -17,9 +17,7 @@ pub(super) const NONE: &str =
     "no release before this commit has a tag (v*), and no program of an older build was given (--older-bin PATH)";
 
 /// The program of the last tagged release, built with `profile` if it is not there yet. `None` if there is no such tag.
-///
-/// # Errors
-/// When git fails, or the release does not build.
+/// Fails when git fails, or the release does not build.
 pub(super) fn of_last_release(profile: &str) -> Result<Option<PathBuf>> {
     let git = |args: &[&str]| cmd("git").args(args).dir(root()).out().map(|said| said.trim().to_owned());
     let Some(tag) = last_tag(git)? else { return Ok(None) };

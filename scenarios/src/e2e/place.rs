@@ -23,10 +23,7 @@ const SETTINGS: [&str; 4] =
 const IDLE_JOURNAL_BYTES: u64 = 64 << 20;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let settings = SETTINGS.map(str::to_owned).to_vec();
-    let options = Options { bin, dir, gateways: 1, store: None, size: "256MiB".into(), settings, env: Vec::new() };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = Cluster::start(Options { gateways: 1, ..lab.options("256MiB", &SETTINGS) })?;
     for region in ["us", "ap", "sa", "af"] {
         add(&mut cluster, region)?;
     }

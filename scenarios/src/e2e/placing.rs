@@ -15,10 +15,7 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let options =
-        Options { bin, dir, gateways: 1, store: None, size: "256MiB".into(), settings: Vec::new(), env: Vec::new() };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = Cluster::start(Options { gateways: 1, ..lab.options("256MiB", &[]) })?;
     for region in ["us", "ap"] {
         add(&mut cluster, region)?;
     }

@@ -11,7 +11,7 @@
 use super::recover::{GONE, Hand, Known, holdfast, must};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;
-use crate::cluster::{Cluster, Options, SET, VOLUME};
+use crate::cluster::{Cluster, SET, VOLUME};
 use crate::cmd::{cmd, tail_of};
 use crate::hosts;
 use crate::ledger::{Ledger, Writers, unix_ms};
@@ -88,15 +88,8 @@ impl Stand {
 pub(super) fn run(lab: &Lab) -> Result<()> {
     setup::must_be_able_to_mount()?;
     let s3 = S3::start(&lab.dir)?;
-    let cluster = Cluster::start(Options {
-        bin: lab.bin.clone(),
-        dir: lab.dir.join("cluster"),
-        gateways: 3,
-        store: Some(s3.url()),
-        size: "1GiB".into(),
-        settings: vec![format!("upload.interval_ms={}", INTERVAL.as_millis()), "upload.whole_root=0B".into()],
-        env: s3.env(),
-    })?;
+    let interval = format!("upload.interval_ms={}", INTERVAL.as_millis());
+    let cluster = lab.cluster_as("1GiB", Some(s3.url()), &[&interval, "upload.whole_root=0B"], s3.env())?;
     let known = Known::of(&cluster, &s3)?;
     let (open, _guard) = public_dir("recover-pg")?;
     let (mount, log) = (open.join("mnt"), lab.dir.join("postgres.log"));

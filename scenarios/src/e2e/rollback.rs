@@ -7,7 +7,7 @@
 //! ```
 
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options, SET, VOLUME};
+use crate::cluster::{Cluster, SET, VOLUME};
 use crate::nbd::{Client, pattern, tag_of};
 use crate::process::wait_until;
 use crate::say::note;
@@ -24,10 +24,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     // Collection moves nothing: differences are exactly the writes.
     let settings =
         ["upload.interval_ms=500", "space.grace_ms=1000", "space.sweep_interval_ms=2000", "space.target_percent=400"];
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let settings = settings.map(String::from).into();
-    let mut cluster =
-        Cluster::start(Options { bin, dir, gateways: 3, store: None, size: "64MiB".into(), settings, env: vec![] })?;
+    let mut cluster = Cluster::start(lab.options("64MiB", &settings))?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     fill(&mut client, 1, |_| true)?;
     cluster.holdfast(&["snapshot", "create", &at("first"), "--timeout", "90s"])?;

@@ -4,7 +4,7 @@
 
 use super::damaged::{await_whole, folder_named};
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::nbd::Client;
 use crate::say::note;
 use anyhow::{Context, Result, bail};
@@ -23,10 +23,7 @@ const HEAL_LIMIT: Duration = Duration::from_secs(120);
 pub(super) fn run(lab: &Lab) -> Result<()> {
     // No automatic upload; and the text can be found.
     let settings = ["upload.interval_ms=3600000", "journal.tail=8MiB", "journal.seal=false"];
-    let settings = settings.map(String::from).to_vec();
-    let (bin, dir, size) = (lab.bin.clone(), lab.dir.join("rotten"), "64MiB".to_string());
-    let options = Options { bin, dir, gateways: 3, store: None, size, settings, env: Vec::new() };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = Cluster::start(lab.options("64MiB", &settings))?;
     let (serving, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     for block in 0..BLOCKS {
         client.write(block * BLOCK as u64, &contents(block))?;

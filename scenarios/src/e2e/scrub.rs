@@ -4,7 +4,7 @@
 
 use super::recover::{flip, holdfast};
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options, SET, VOLUME};
+use crate::cluster::{Cluster, SET, VOLUME};
 use crate::nbd::pattern;
 use crate::process::wait_until;
 use crate::say::note;
@@ -22,10 +22,8 @@ const DAMAGED: i32 = 8;
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let folder = std::path::absolute(lab.dir.join("store"))?;
     let store = Some(format!("file://{}", folder.display()));
-    let settings =
-        ["upload.interval_ms=3600000", "upload.bytes=1GiB", "scrub.bytes_per_second=16MiB"].map(String::from).into();
-    let (bin, dir, size, env) = (lab.bin.clone(), lab.dir.join("cluster"), "64MiB".to_string(), Vec::new());
-    let mut cluster = Cluster::start(Options { bin, dir, gateways: 3, store, size, settings, env })?;
+    let settings = ["upload.interval_ms=3600000", "upload.bytes=1GiB", "scrub.bytes_per_second=16MiB"];
+    let mut cluster = lab.cluster_as("64MiB", store, &settings, Vec::new())?;
     write(&mut cluster, 1)?;
     cluster.holdfast(&["snapshot", "create", &format!("{SET}@before"), "--timeout", "1m"])?;
     write(&mut cluster, 2)?;

@@ -44,11 +44,8 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
         // So slow that a leader can be stopped in between.
         "space.deletes_per_second=1".to_string(),
     ];
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let store = dir.join("store");
-    let options =
-        Options { bin, dir, gateways: 3, store: None, size: "256MiB".into(), settings: settings.into(), env: vec![] };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = Cluster::start(Options { settings: settings.into(), ..lab.options("256MiB", &[]) })?;
+    let store = cluster.options.dir.join("store");
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
 
     let mut tag = 0;

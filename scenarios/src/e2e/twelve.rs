@@ -66,16 +66,12 @@ pub(super) struct Twelve {
 }
 
 impl Twelve {
-    /// Starts twelve gateways as one cluster, and `further` ones that belong to no cluster yet. `more`: settings.
-    ///
-    /// # Errors
-    /// When they do not come up.
+    /// Starts twelve gateways as one cluster, and `further` ones that belong to no cluster yet. `more`: settings. Fails
+    /// when they do not come up.
     pub(super) fn start(lab: &Lab, further: usize, more: &[&str]) -> Result<Self> {
         step("Twelve gateways in four regions");
-        let (bin, dir, begun) = (lab.bin.clone(), lab.dir.join("cluster"), Instant::now());
-        let (size, settings) = ("16MiB".to_owned(), settings(more));
-        let options = Options { bin, dir, gateways: 1, store: None, size, settings, env: Vec::new() };
-        let mut cluster = Cluster::start(options)?;
+        let (begun, settings) = (Instant::now(), settings(more));
+        let mut cluster = Cluster::start(Options { gateways: 1, settings, ..lab.options("16MiB", &[]) })?;
         let wires = Wires::new(GATEWAYS + further, &cluster.options.dir);
         for index in 1..GATEWAYS + further {
             cluster.start_behind(|far| stands(index, &wires.lead_to(index, far.to_owned())?))?;
@@ -102,27 +98,19 @@ impl Twelve {
         Ok(twelve)
     }
 
-    /// Adds a started gateway to the cluster. It may not vote yet when this returns.
-    ///
-    /// # Errors
-    /// When it is refused.
+    /// Adds a started gateway to the cluster. It may not vote yet when this returns. Fails when it is refused.
     pub(super) fn add(&self, index: usize) -> Result<()> {
         let api = &self.cluster.gateways[index].api;
         self.cluster.holdfast(&["gateway", "add", api, "--no-wait", "--timeout", COMMAND]).map(drop)
     }
 
-    /// The cluster now.
-    ///
-    /// # Errors
-    /// When no gateway answers.
+    /// The cluster now. Fails when no gateway answers.
     pub(super) fn seen(&self) -> Result<Seen> {
         Seen::read(&self.cluster.holdfast(&["cluster", "status"])?)
     }
 
-    /// Looks at the cluster until it lacks nothing. Returns how long that took.
-    ///
-    /// # Errors
-    /// When `limit` passes first; says what it lacks.
+    /// Looks at the cluster until it lacks nothing. Returns how long that took. Fails when `limit` passes first; the
+    /// error says what it lacks.
     pub(super) fn wait(
         &self,
         what: &str,
@@ -139,10 +127,7 @@ impl Twelve {
     }
 
     /// Makes sets with these names and policies (options of `set create`), some at a time, and writes the beginning of
-    /// each.
-    ///
-    /// # Errors
-    /// When one cannot be made, or is not served.
+    /// each. Fails when one cannot be made, or is not served.
     pub(super) fn make(&self, sets: &[(String, Vec<String>)]) -> Result<()> {
         let cluster = &self.cluster;
         let store = format!("file://{}/store", cluster.options.dir.canonicalize()?.display());
@@ -164,10 +149,7 @@ impl Twelve {
         })
     }
 
-    /// Ends it. Says so if a connection had a delay that was not its own.
-    ///
-    /// # Errors
-    /// When a gateway does not end.
+    /// Ends it. Says so if a connection had a delay that was not its own. Fails when a gateway does not end.
     pub(super) fn end(self) -> Result<()> {
         if self.wires.strange() > 0 {
             note(format!("{} connections were of no gateway, and had the longest delay", self.wires.strange()));
@@ -178,10 +160,8 @@ impl Twelve {
     }
 }
 
-/// Keeps the result of a scenario beside the records of runs, as `target/proof/NAME.json`.
-///
-/// # Errors
-/// When it cannot be written.
+/// Keeps the result of a scenario beside the records of runs, as `target/proof/NAME.json`. Fails when it cannot be
+/// written.
 pub(super) fn keep(name: &str, result: &Value) -> Result<()> {
     let dir = root().join("target").join("proof");
     std::fs::create_dir_all(&dir)?;

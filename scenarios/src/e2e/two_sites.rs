@@ -40,15 +40,8 @@ struct Site {
 impl Site {
     fn new(lab: &Lab, (name, address): (&'static str, &str), other: &str) -> Result<Self> {
         // One gateway instead of three: other scenarios test three.
-        let cluster = Cluster::start(Options {
-            bin: lab.bin.clone(),
-            dir: lab.dir.join(format!("{name}-cluster")),
-            gateways: 1,
-            store: None,
-            size: "1GiB".into(),
-            settings: Vec::new(),
-            env: Vec::new(),
-        })?;
+        let dir = lab.dir.join(format!("{name}-cluster"));
+        let cluster = Cluster::start(Options { dir, gateways: 1, ..lab.options("1GiB", &[]) })?;
         let script = root().join(EXAMPLE).join("not-two-primaries");
         let hook = format!("[hooks]\nbefore_start = \"OTHERS='{other}:8008' {}\"\n", script.display());
         // After it gave the lease away because of a fault it soon tries again: it is refused repeatedly.

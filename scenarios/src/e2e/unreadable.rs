@@ -110,10 +110,9 @@ fn refused_in_clear(sealed: Stopped, plain: Stopped) -> Result<()> {
 
 fn start(lab: &Lab, dir: &Path, seal: bool) -> Result<Cluster> {
     // Every byte of the cache's files is searched, and they have full size: all written data fits in many times.
-    let cache = "cache.disk=128MiB".to_string();
-    let settings = vec!["upload.interval_ms=3600000".to_string(), cache, format!("journal.seal={seal}")];
-    let (bin, dir, size) = (lab.bin.clone(), dir.to_path_buf(), "64MiB".to_string());
-    Cluster::start(Options { bin, dir, gateways: 3, store: None, size, settings, env: Vec::new() })
+    let seal = format!("journal.seal={seal}");
+    let options = lab.options("64MiB", &["upload.interval_ms=3600000", "cache.disk=128MiB", &seal]);
+    Cluster::start(Options { dir: dir.to_path_buf(), ..options })
 }
 
 fn contents() -> Vec<u8> {

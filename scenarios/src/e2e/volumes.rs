@@ -10,7 +10,7 @@
 //! ```
 
 use super::{Lab, TAKEOVER_LIMIT};
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::nbd::{Client, NbdError, Uri, pattern, tag_of};
 use crate::process::wait_until;
 use crate::say::note;
@@ -107,11 +107,8 @@ fn write_until(uris: &[Uri], bytes: u64, stop: &AtomicBool, lost: &AtomicU64) ->
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let settings = ["upload.interval_ms=500", "space.grace_ms=1000", "space.sweep_interval_ms=2000"];
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let store = dir.join("store");
-    let settings = settings.map(String::from).into();
-    let mut cluster =
-        Cluster::start(Options { bin, dir, gateways: 3, store: None, size: "64MiB".into(), settings, env: vec![] })?;
+    let mut cluster = Cluster::start(lab.options("64MiB", &settings))?;
+    let store = cluster.options.dir.join("store");
     let ready = wait_until(SETTLE_LIMIT, || volume(&cluster, &["grow", "demo/vol1", "--size", "64MiB"]).is_ok());
     anyhow::ensure!(ready, "vol1 cannot be grown");
     for (name, size) in [("vol2", "16MiB"), ("vol3", "48MiB"), ("vol4", "48MiB")] {

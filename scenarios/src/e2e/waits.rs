@@ -8,7 +8,7 @@ use super::recover::flip;
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;
 use crate::bridge::Bridge;
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::nbd::{Client, NbdError, pattern};
 use crate::process::wait_until;
 use crate::say::note;
@@ -36,9 +36,8 @@ const STALLS: Duration = Duration::from_secs(65);
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let folder = std::path::absolute(lab.dir.join("store"))?;
     let store = Some(format!("file://{}", folder.display()));
-    let settings = ["upload.interval_ms=3600000", "upload.bytes=1GiB", "cache.disk=0B"].map(String::from).into();
-    let (bin, dir, size, env) = (lab.bin.clone(), lab.dir.join("waits"), "64MiB".to_string(), Vec::new());
-    let mut cluster = Cluster::start(Options { bin, dir, gateways: 3, store, size, settings, env })?;
+    let settings = ["upload.interval_ms=3600000", "upload.bytes=1GiB", "cache.disk=0B"];
+    let mut cluster = lab.cluster_as("64MiB", store, &settings, Vec::new())?;
     let (_, mut client) = cluster.connect(TAKEOVER_LIMIT)?;
     for block in 0..BLOCKS {
         let offset = block * BLOCK as u64;

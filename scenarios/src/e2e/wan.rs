@@ -8,7 +8,7 @@ use super::members::{BLOCKS_EACH, CHANGE_LIMIT, PATIENCE, WRITERS, goes_on};
 use super::{Lab, TAKEOVER_LIMIT};
 use crate::binary::public_dir;
 use crate::bridge::Bridge;
-use crate::cluster::{Cluster, Options, SET};
+use crate::cluster::{Cluster, SET};
 use crate::nbd::{Client, pattern};
 use crate::process::wait_until;
 use crate::relay::Relay;
@@ -25,10 +25,8 @@ const QUIET_TRIES: usize = 3;
 const WRITES: u64 = 20;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let settings = vec![format!("rtt_ms={}", ROUND_TRIP.as_millis())];
-    let options = Options { bin, dir, gateways: 3, store: None, size: "256MiB".into(), settings, env: Vec::new() };
-    let mut cluster = Cluster::start(options)?;
+    let round_trip = format!("rtt_ms={}", ROUND_TRIP.as_millis());
+    let mut cluster = Cluster::start(lab.options("256MiB", &[&round_trip]))?;
     let relays = apart(&mut cluster)?;
     let (dir, _guard) = public_dir("wan")?;
     let attached = Attached::start_knowing_all(lab, &cluster, &dir.join("a"), "host-a")?;

@@ -17,10 +17,7 @@ use anyhow::Result;
 const WITNESS: usize = 2;
 
 pub(super) fn run(lab: &Lab) -> Result<()> {
-    let (bin, dir) = (lab.bin.clone(), lab.dir.join("cluster"));
-    let options =
-        Options { bin, dir, gateways: 2, store: None, size: "256MiB".into(), settings: Vec::new(), env: Vec::new() };
-    let mut cluster = Cluster::start(options)?;
+    let mut cluster = Cluster::start(Options { gateways: 2, ..lab.options("256MiB", &[]) })?;
     let (dir, _guard) = public_dir("witness")?;
     let index = cluster.start_another(&["--set", "role=witness"])?;
     anyhow::ensure!(index == WITNESS, "the witness is gateway {index}");

@@ -46,9 +46,6 @@ impl Message {
     }
 
     /// Sends the whole message.
-    ///
-    /// # Errors
-    /// The connection's.
     pub fn send(&self, mut to: &TcpStream) -> Result<()> {
         to.write_all(&self.bytes())?;
         Ok(())

@@ -35,10 +35,7 @@ pub struct First<'a> {
 }
 
 /// Runs `holdfast attach` for `owner`, in `dir`, until its device of `volume` exists. Returns the process and the
-/// device.
-///
-/// # Errors
-/// When it does not exist within a minute.
+/// device. Fails when it does not exist within a minute.
 pub fn attach(
     bin: &Path,
     (set, volume): (&str, &str),
@@ -84,9 +81,6 @@ pub fn status(dir: &Path) -> Option<Value> {
 }
 
 /// Attaches, creates the file system and PostgreSQL's data directory, and detaches.
-///
-/// # Errors
-/// When a step fails.
 pub fn fill(first: &First<'_>) -> Result<()> {
     // initdb writes no paths: the mount point does not matter.
     let initdb = || first.pg.initdb(first.settings);
@@ -94,9 +88,6 @@ pub fn fill(first: &First<'_>) -> Result<()> {
 }
 
 /// The same with a data directory that `make` creates.
-///
-/// # Errors
-/// When a step fails.
 pub fn prepare(first: &First<'_>, make: impl FnOnce() -> Result<()>) -> Result<()> {
     let First { bin, set, volume, gateways, dir, mount, way, size, env, .. } = first;
     let (mut attach, device) = attach_with(bin, (set, volume), gateways, dir, "first", env)?;

@@ -31,10 +31,7 @@ impl Opener {
         Ok(opener)
     }
 
-    /// Lets go of the file.
-    ///
-    /// # Errors
-    /// When the process ends with another status than 0.
+    /// Lets go of the file. Fails when the process ends with another status than 0.
     pub fn end(mut self) -> Result<()> {
         drop(self.0.stdin.take());
         let status = self.0.wait()?;

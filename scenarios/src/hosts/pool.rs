@@ -56,10 +56,8 @@ pub struct Pool {
 
 impl Pool {
     /// Starts it in front of `behind`, with its files in `dir`; `secret` is PostgreSQL's stored form of the user's
-    /// password. Changes only addresses and the path of the list of users in the sample.
-    ///
-    /// # Errors
-    /// When it does not start, or the sample lacks a text that is to be changed.
+    /// password. Changes only addresses and the path of the list of users in the sample. Fails when it does not start,
+    /// or the sample lacks a text that is to be changed.
     pub fn start(dir: &Path, at: SocketAddr, behind: SocketAddr, user: User, secret: &str) -> Result<Self> {
         let users = dir.join("userlist.txt");
         std::fs::write(&users, format!("\"{}\" \"{secret}\"\n", user.name))?;
@@ -84,18 +82,12 @@ impl Pool {
         Ok(Self { proc, at, user, dir: dir.into() })
     }
 
-    /// Checks that it still runs.
-    ///
-    /// # Errors
-    /// When it has ended.
+    /// Checks that it still runs. Fails when it has ended.
     pub fn must_run(&mut self) -> Result<()> {
         self.proc.must_run()
     }
 
-    /// A client of it.
-    ///
-    /// # Errors
-    /// When psql does not start; the first answer shows whether it was accepted.
+    /// A client of it. The first answer shows whether it was accepted.
     pub fn session(&self) -> Result<Session> {
         Session::open(self.at, self.user, &self.dir.join("psql.log"))
     }
@@ -146,10 +138,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts psql.
-    ///
-    /// # Errors
-    /// When it does not start; the first answer shows whether it was accepted.
+    /// Starts psql. The first answer shows whether it was accepted.
     pub fn open(at: SocketAddr, user: User, log: &Path) -> Result<Self> {
         let log = File::options().create(true).append(true).open(log)?;
         let program = pg::bin().join("psql");
@@ -169,28 +158,20 @@ impl Session {
         Ok(Self { psql, input, said, asked: 0 })
     }
 
-    /// Runs one statement; returns its rows. Only over its one connection: psql does not reconnect.
-    ///
-    /// # Errors
-    /// The server's, a lost connection, or no answer within [`ANSWER_LIMIT`].
+    /// Runs one statement; returns its rows. Only over its one connection: psql does not reconnect. Fails with the
+    /// server's error, a lost connection, or no answer within [`ANSWER_LIMIT`].
     pub fn ask(&mut self, sql: &str) -> Result<Vec<String>> {
         self.send(sql)?;
         self.answer().with_context(|| sql.to_owned())
     }
 
-    /// Sends one statement and does not wait for its answer.
-    ///
-    /// # Errors
-    /// When psql has ended.
+    /// Sends one statement and does not wait for its answer. Fails when psql has ended.
     pub fn send(&mut self, sql: &str) -> Result<()> {
         self.asked += 1;
         writeln!(self.input, "{sql};\n\\echo '{}' :SQLSTATE", mark(self.asked)).context("psql has ended")
     }
 
     /// The answer to the last statement.
-    ///
-    /// # Errors
-    /// As [`Session::ask`].
     pub fn answer(&mut self) -> Result<Vec<String>> {
         let mark = mark(self.asked);
         let (begun, mut rows) = (Instant::now(), Vec::new());
@@ -248,10 +229,7 @@ impl Writer {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Stops it and returns its results.
-    ///
-    /// # Errors
-    /// When psql could not be started.
+    /// Stops it and returns its results. Fails when psql could not be started.
     pub fn join(mut self) -> Result<Written> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("taken back already")?;

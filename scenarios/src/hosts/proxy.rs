@@ -34,10 +34,8 @@ pub fn waiting(at: SocketAddr) -> SocketAddr {
 }
 
 impl Proxy {
-    /// Starts it in front of the two hosts, at `at` and [`waiting`]; its files are in `dir`.
-    ///
-    /// # Errors
-    /// When it does not start.
+    /// Starts it in front of the two hosts, at `at` and [`waiting`]; its files are in `dir`. Fails when it does not
+    /// start.
     pub fn start(dir: &Path, at: SocketAddr, hosts: [&Host; 2]) -> Result<Self> {
         let [one, two] = hosts.map(|host| host.address.clone());
         let doors = [("*:5000", at.to_string()), ("*:5002", waiting(at).to_string())];
@@ -51,10 +49,8 @@ impl Proxy {
         Self::with(dir, SAMPLE, at, &changes)
     }
 
-    /// Starts it with `sample` after each of `changes`.
-    ///
-    /// # Errors
-    /// When it does not start, or the sample lacks a text that is to be changed.
+    /// Starts it with `sample` after each of `changes`. Fails when it does not start, or the sample lacks a text that
+    /// is to be changed.
     pub fn with(dir: &Path, sample: &str, at: SocketAddr, changes: &[(&str, String)]) -> Result<Self> {
         let mut config = std::fs::read_to_string(crate::binary::root().join(sample))?;
         for (from, to) in changes {
@@ -76,18 +72,13 @@ impl Proxy {
         self.at
     }
 
-    /// Waits until a client that knows only the proxy reaches this host; returns the time.
-    ///
-    /// # Errors
-    /// When it does not within `limit`, or the proxy has ended.
+    /// Waits until a client that knows only the proxy reaches this host; returns the time. Fails when it does not
+    /// within `limit`, or the proxy has ended.
     pub fn reaches(&mut self, host: &Host, limit: Duration) -> Result<Duration> {
         self.reaches_at(self.at, host, limit)
     }
 
     /// The same at another of its ports.
-    ///
-    /// # Errors
-    /// As [`Proxy::reaches`].
     pub fn reaches_at(&mut self, at: SocketAddr, host: &Host, limit: Duration) -> Result<Duration> {
         self.proc.must_run()?;
         let (address, port) = (at.ip().to_string(), at.port().to_string());

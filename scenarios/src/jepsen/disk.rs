@@ -18,10 +18,8 @@ use std::time::Duration;
 /// How long `busy` waits for unsynced data: a held lease alone writes an entry every second.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// Serves a disk at `at` until standard input ends.
-///
-/// # Errors
-/// When it cannot be mounted, or a line is not one of these commands.
+/// Serves a disk at `at` until standard input ends. Fails when it cannot be mounted, or a line is not one of these
+/// commands.
 pub fn serve(at: &Path, seed: u64) -> Result<()> {
     let mut chance = Seeded::new(seed, 0);
     let mut disk = Mounted::new(at)?;

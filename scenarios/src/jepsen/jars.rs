@@ -11,10 +11,7 @@ use std::path::Path;
 /// The version is pinned here, because only this command line uses it.
 const PLUGIN: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath";
 
-/// Returns a class path that contains Jepsen.
-///
-/// # Errors
-/// When Maven cannot get the jars, or a digest differs.
+/// Returns a class path that contains Jepsen. Fails when Maven cannot get the jars, or a digest differs.
 pub fn class_path(given: Option<&Path>, dir: &Path) -> Result<String> {
     let text = if let Some(file) = given {
         std::fs::read_to_string(file).with_context(|| file.display().to_string())?

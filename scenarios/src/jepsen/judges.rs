@@ -11,10 +11,7 @@ use std::path::Path;
 /// All test namespaces that need no cluster, in one process.
 const TESTS: &str = "jepsen.holdfast.all-test";
 
-/// Runs the tests; their output is in `dir`. `path` is the class path.
-///
-/// # Errors
-/// When a test fails or cannot run.
+/// Runs the tests; their output is in `dir`. `path` is the class path. Fails when a test fails or cannot run.
 pub fn must_pass(path: &str, dir: &Path) -> Result<()> {
     step("Tests of the judges");
     let go = cmd("go").dir(root().join("jepsen/porcupine")).env("GOFLAGS", "-mod=readonly -buildvcs=false");

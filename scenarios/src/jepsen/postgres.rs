@@ -89,10 +89,8 @@ impl Question {
     }
 }
 
-/// Starts the stage, runs `command` with the stage's addresses, and returns its exit code.
-///
-/// # Errors
-/// When the stage or the command does not start.
+/// Starts the stage, runs `command` with the stage's addresses, and returns its exit code. Fails when the stage or the
+/// command does not start.
 pub fn inside(wanted: &Wanted<'_>, command: &[OsString]) -> Result<i32> {
     let Wanted { bin, dir, nemesis, tools, seed } = *wanted;
     std::fs::create_dir_all(dir)?;

@@ -191,10 +191,8 @@ impl Crossings {
         table.to_string()
     }
 
-    /// Whether enough was recorded to say anything.
-    ///
-    /// # Errors
-    /// When nothing crossed a link, or more than a hundredth of a link was not recorded.
+    /// Whether enough was recorded to say anything. Fails when nothing crossed a link, or more than a hundredth of a
+    /// link was not recorded.
     pub fn judge_record(&self) -> Result<()> {
         for link in Link::USED {
             anyhow::ensure!(self.0.contains_key(&link), "nothing crossed {}: nothing was shown", link.name());
@@ -208,10 +206,8 @@ impl Crossings {
 
     /// Of a cluster in plain text: everything is found where it must be, so that the search itself works. The token of
     /// attach's lease is looked for by what is before it in the name of its export. That of the agents must cross
-    /// nowhere: whoever gives a command proves that it has it (PROOF-P1).
-    ///
-    /// # Errors
-    /// When something is not found, or the agents' token is.
+    /// nowhere: whoever gives a command proves that it has it (PROOF-P1). Fails when something is not found, or the
+    /// agents' token is.
     pub fn judge_plain(&self) -> Result<()> {
         for (link, secret) in [
             (Link::Attach, Secret::Pattern),
@@ -237,10 +233,7 @@ impl Crossings {
         Ok(())
     }
 
-    /// Of a secured cluster (R10).
-    ///
-    /// # Errors
-    /// When something is found.
+    /// Of a secured cluster (R10). Fails when something is found.
     pub fn judge_secured(&self) -> Result<()> {
         for link in self.0.keys().filter(|link| **link != Link::Database) {
             for secret in Secret::ALL {

@@ -153,10 +153,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts in this process's network namespace.
-    ///
-    /// # Errors
-    /// When the kernel gives no packet socket.
+    /// Starts in this process's network namespace. Fails when the kernel gives no packet socket.
     pub fn start() -> Result<Self> {
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, Some(eth::ALL))
             .context("a packet socket")?;
@@ -168,10 +165,7 @@ impl Recorder {
         Ok(Self { stop, thread })
     }
 
-    /// Everything that was recorded. Call it when nothing is sent any more.
-    ///
-    /// # Errors
-    /// When not all could be recorded.
+    /// Everything that was recorded. Call it when nothing is sent any more. Fails when not all could be recorded.
     pub fn end(self) -> Result<Vec<Stream>> {
         self.stop.store(true, Ordering::Relaxed);
         let record = self.thread.join().map_err(|_| anyhow::anyhow!("the recorder panicked"))?;

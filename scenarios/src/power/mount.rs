@@ -47,10 +47,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an empty disk at `at`; creates the folder if needed.
-    ///
-    /// # Errors
-    /// When it cannot be mounted.
+    /// Mounts an empty disk at `at`; creates the folder if needed. Fails when it cannot be mounted.
     pub fn new(at: &Path) -> Result<Self> {
         let mut mounted = Self { disk: Arc::new(Mutex::new(Disk::new())), at: at.into(), session: None };
         std::fs::create_dir_all(at)?;
@@ -94,10 +91,7 @@ impl Mounted {
     }
 
     /// Unmounts, lets `chance` decide the effect of the cut, and mounts the result. Processes with open files must have
-    /// ended.
-    ///
-    /// # Errors
-    /// When it cannot be unmounted or mounted.
+    /// ended. Fails when it cannot be unmounted or mounted.
     pub fn switch_on(&mut self, chance: &mut Seeded) -> Result<Losses> {
         if let Some((session, guard)) = self.session.take() {
             session.umount_and_join().with_context(|| format!("unmounting {}", self.at.display()))?;

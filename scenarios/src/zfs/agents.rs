@@ -112,10 +112,7 @@ pub fn asks(guest: &Guest, path: &str) -> u16 {
     ask().unwrap_or(0)
 }
 
-/// Status of its agent.
-///
-/// # Errors
-/// When there is no status.
+/// Status of its agent. Fails when there is no status.
 pub fn view(guest: &Guest) -> Result<Value> {
     let mut answer = String::new();
     asked(guest, "GET /status")?.read_to_string(&mut answer)?;
@@ -186,10 +183,8 @@ pub fn phases(guest: &Guest) -> Result<String> {
     Ok(words.join(", "))
 }
 
-/// Agents on guest a, which becomes primary, and on guest b, which is booted as standby.
-///
-/// # Errors
-/// When they do not become that.
+/// Agents on guest a, which becomes primary, and on guest b, which is booted as standby. Fails when they do not become
+/// that.
 pub fn pair(lab: &Lab, report: &mut Report, a: Guest) -> Result<(Guest, Guest)> {
     step("Agents on two guests");
     begin(&a, 0, "")?;

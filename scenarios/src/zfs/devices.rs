@@ -41,10 +41,7 @@ pub fn patient(guest: &Guest, set: &str, sockets: u8, dead_timeout: &str) -> Str
 }
 
 /// Attaches; returns the time. With `again` it is supervised: restarted whenever it is killed, not when it exits by
-/// itself.
-///
-/// # Errors
-/// When the devices do not exist within [`LIMIT`].
+/// itself. Fails when the devices do not exist within [`LIMIT`].
 pub fn start(guest: &Guest, set: &str, sockets: u8, again: bool) -> Result<f64> {
     let command = command(guest, set, sockets);
     let looped = format!("while :; do\n  {command}\n  [ $? = 137 ] || break\ndone");
@@ -52,9 +49,6 @@ pub fn start(guest: &Guest, set: &str, sockets: u8, again: bool) -> Result<f64> 
 }
 
 /// Attaches while another owner's lease may not have expired yet: retried for that reason, like a unit with `Restart=`.
-///
-/// # Errors
-/// As [`start`].
 pub fn start_after(guest: &Guest, set: &str, sockets: u8) -> Result<f64> {
     let held = format!("tail -n 2 /var/log/attach-{set}.log | grep -q 'the set is held by'");
     let command = command(guest, set, sockets);
@@ -62,9 +56,6 @@ pub fn start_after(guest: &Guest, set: &str, sockets: u8) -> Result<f64> {
 }
 
 /// Attaches with this command; returns the time.
-///
-/// # Errors
-/// As [`start`].
 pub fn launch(guest: &Guest, set: &str, command: &str) -> Result<f64> {
     let begun = Instant::now();
     guest.leave_running(command)?;
@@ -78,10 +69,7 @@ pub fn launch(guest: &Guest, set: &str, command: &str) -> Result<f64> {
     }
 }
 
-/// Status of attach; null if nothing is attached.
-///
-/// # Errors
-/// When the guest does not answer.
+/// Status of attach; null if nothing is attached. Fails when the guest does not answer.
 pub fn status(guest: &Guest, set: &str) -> Result<Value> {
     let (_, out, _) = guest.ran(&format!("holdfast attach {set} --status --output json"), LIMIT)?;
     Ok(serde_json::from_str(&out).unwrap_or_default())

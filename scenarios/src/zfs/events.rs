@@ -18,10 +18,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Begins to listen to the QEMU of guest `name`.
-    ///
-    /// # Errors
-    /// When it does not answer.
+    /// Begins to listen to the QEMU of guest `name`. Fails when it does not answer.
     pub fn listen(name: &'static str, socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket).with_context(|| format!("{name}: {}", socket.display()))?;
         stream.set_read_timeout(Some(HURRY))?;
@@ -41,10 +38,8 @@ impl Events {
         serde_json::from_str(&line).with_context(|| format!("{}: found {line:?}, expected JSON", self.name))
     }
 
-    /// Waits for an event, such as `RESET`; returns its time in Unix milliseconds.
-    ///
-    /// # Errors
-    /// When it does not come within `limit`.
+    /// Waits for an event, such as `RESET`; returns its time in Unix milliseconds. Fails when it does not come within
+    /// `limit`.
     pub fn until(&mut self, event: &str, limit: Duration) -> Result<u64> {
         let begun = Instant::now();
         loop {

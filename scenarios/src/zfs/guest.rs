@@ -101,10 +101,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts it on a fresh disk; data of an earlier guest of that name is gone.
-    ///
-    /// # Errors
-    /// When its agent does not answer in time.
+    /// Starts it on a fresh disk; data of an earlier guest of that name is gone. Fails when its agent does not answer
+    /// in time.
     pub fn boot(
         name: &'static str,
         node: usize,
@@ -206,10 +204,8 @@ impl Guest {
         said["pid"].as_u64().with_context(|| format!("{}: guest-exec: {said}", self.name))
     }
 
-    /// Runs a script to its end; returns its output, which is also appended to the guest's log.
-    ///
-    /// # Errors
-    /// When it ends with another status than 0, or not within `limit`.
+    /// Runs a script to its end; returns its output, which is also appended to the guest's log. Fails when it ends with
+    /// another status than 0, or not within `limit`.
     pub fn run(&self, script: &str, limit: Duration) -> Result<String> {
         let (code, out, err) = self.ran(script, limit)?;
         anyhow::ensure!(
@@ -221,10 +217,7 @@ impl Guest {
         Ok(out)
     }
 
-    /// The same for any status: code, output, errors.
-    ///
-    /// # Errors
-    /// When it does not end within `limit`.
+    /// The same for any status: code, output, errors. Fails when it does not end within `limit`.
     pub fn ran(&self, script: &str, limit: Duration) -> Result<(i64, String, String)> {
         let begun = Instant::now();
         let pid = self.start(script, true)?;
@@ -248,19 +241,13 @@ impl Guest {
         }
     }
 
-    /// Starts a script without waiting for it.
-    ///
-    /// # Errors
-    /// When the agent refuses it.
+    /// Starts a script without waiting for it. Fails when the agent refuses it.
     pub fn leave_running(&self, script: &str) -> Result<()> {
         self.log(script, "left running")?;
         self.start(script, false).map(drop)
     }
 
     /// Writes a small file.
-    ///
-    /// # Errors
-    /// When it cannot.
     pub fn put(&self, path: &str, text: &str) -> Result<()> {
         let text = base64::encode(text.as_bytes());
         let script = format!("mkdir -p \"$(dirname {path})\" && echo {text} | base64 -d > {path}");
@@ -273,10 +260,7 @@ impl Guest {
         Ok(writeln!(log, "--- {}\n{script}\n{said}", crate::ledger::unix_ms())?)
     }
 
-    /// Kills it, like a power failure.
-    ///
-    /// # Errors
-    /// When it survives that.
+    /// Kills it, like a power failure. Fails when it survives that.
     pub fn kill(mut self) -> Result<Instant> {
         let moment = Instant::now();
         self.proc.signal(Signal::KILL);
@@ -284,28 +268,19 @@ impl Guest {
         Ok(moment)
     }
 
-    /// Events of its machine from now on. One listener at a time.
-    ///
-    /// # Errors
-    /// When QEMU does not answer.
+    /// Events of its machine from now on. One listener at a time. Fails when QEMU does not answer.
     pub fn events(&self) -> Result<Events> {
         Events::listen(self.name, &events_of(&self.dir))
     }
 
-    /// Waits until it has switched itself off.
-    ///
-    /// # Errors
-    /// When it runs on, or its QEMU has failed.
+    /// Waits until it has switched itself off. Fails when it runs on, or its QEMU has failed.
     pub fn off(mut self, limit: Duration) -> Result<()> {
         let status = self.proc.wait(limit)?;
         anyhow::ensure!(status.success(), "{}: found {status} of its QEMU, expected 0", self.name);
         Ok(())
     }
 
-    /// Stops the whole guest.
-    ///
-    /// # Errors
-    /// When it keeps running.
+    /// Stops the whole guest. Fails when it keeps running.
     pub fn pause(&mut self) -> Result<Instant> {
         let moment = Instant::now();
         self.proc.signal(Signal::STOP);

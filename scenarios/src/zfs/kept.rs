@@ -31,18 +31,12 @@ struct Run {
 }
 
 /// Notes the part in a run's folder.
-///
-/// # Errors
-/// The file system's.
 pub fn begin(dir: &Path, part: &str) -> Result<()> {
     Ok(std::fs::write(dir.join(PART), format!("{part}\n"))?)
 }
 
 /// Moves the readable files of the run in `dir` to a new folder below `place`, and deletes the oldest surplus ones
-/// there. Moves nothing if `dir` has no such files.
-///
-/// # Errors
-/// The file system's. Then a part of the files may remain in `dir`.
+/// there. Moves nothing if `dir` has no such files. After an error a part of the files may remain in `dir`.
 pub fn keep(dir: &Path, place: &Path) -> Result<()> {
     if !dir.try_exists()? {
         return Ok(());

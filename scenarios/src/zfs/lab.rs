@@ -39,10 +39,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// When something does not come up.
+    /// Starts it. Fails when something does not come up.
     pub fn start(bin: &Path, dir: &Path, parts: Parts) -> Result<Self> {
         step("Three gateways");
         let net = Net::make(GATEWAYS + 2, &dir.join("net.log"))?;
@@ -62,26 +59,18 @@ impl Lab {
         Ok(Self { gateways, net, dir: dir.into(), parts, ledger: None, store, _s3: s3 })
     }
 
-    /// Creates [`SET`] in the cluster's store.
-    ///
-    /// # Errors
-    /// When the gateways refuse.
+    /// Creates [`SET`] in the cluster's store. Fails when the gateways refuse.
     pub fn make_set(&self) -> Result<()> {
         self.create(SET, &self.store, VOLUMES, &[])
     }
 
-    /// Creates another set there: the same volumes, and these further ones (`NAME=SIZE`).
-    ///
-    /// # Errors
-    /// When the gateways refuse.
+    /// Creates another set there: the same volumes, and these further ones (`NAME=SIZE`). Fails when the gateways
+    /// refuse.
     pub fn make_set_with(&self, set: &str, further: &[&str]) -> Result<()> {
         self.create(set, &self.store, VOLUMES, further)
     }
 
-    /// Creates a set in a separate S3 server.
-    ///
-    /// # Errors
-    /// When the server does not come up, or the gateways refuse.
+    /// Creates a set in a separate S3 server. Fails when the server does not come up, or the gateways refuse.
     pub fn make_set_apart(&self, set: &str, volumes: usize) -> Result<S3> {
         let s3 = S3::start_on(&self.dir.join(set), HUB)?;
         self.create(set, &s3.url(), volumes, &[])?;
@@ -97,26 +86,17 @@ impl Lab {
         self.gateways.holdfast(&create, Duration::from_secs(60)).map(drop)
     }
 
-    /// Boots a guest; returns the time.
-    ///
-    /// # Errors
-    /// When it does not come up.
+    /// Boots a guest; returns the time. Fails when it does not come up.
     pub fn boot(&self, index: usize) -> Result<(Guest, f64)> {
         self.boot_how(index, First::Script, &[])
     }
 
     /// The same, with this first process.
-    ///
-    /// # Errors
-    /// As [`Lab::boot`].
     pub fn boot_as(&self, index: usize, first: First) -> Result<(Guest, f64)> {
         self.boot_how(index, first, &[])
     }
 
     /// The same, with additional disks.
-    ///
-    /// # Errors
-    /// As [`Lab::boot`].
     pub fn boot_with(&self, index: usize, disks: &[Disk]) -> Result<(Guest, f64)> {
         self.boot_how(index, First::Script, disks)
     }
@@ -133,10 +113,7 @@ impl Lab {
         (0..GATEWAYS).map(|gateway| format!("{}:7400", net::address(gateway))).collect()
     }
 
-    /// The gateway that serves the set.
-    ///
-    /// # Errors
-    /// When no gateway reports it.
+    /// The gateway that serves the set. Fails when no gateway reports it.
     pub fn serving(&self) -> Result<usize> {
         let said = self.gateways.holdfast(&["lease", "show", SET], Duration::from_secs(30))?;
         let name = said["lease"]["gateway_name"].as_str().or(said["lease"]["gateway"].as_str()).map(str::to_string);
@@ -145,10 +122,8 @@ impl Lab {
         index.with_context(|| format!("a gateway called {name}"))
     }
 
-    /// Time of the grant of the set to a guest in Unix milliseconds: when the granting gateway proposed it.
-    ///
-    /// # Errors
-    /// When another owner has it, or no gateway reports it.
+    /// Time of the grant of the set to a guest in Unix milliseconds: when the granting gateway proposed it. Fails when
+    /// another owner has it, or no gateway reports it.
     pub fn granted(&self, guest: &Guest) -> Result<u64> {
         let said = self.gateways.holdfast(&["lease", "show", SET], Duration::from_secs(30))?;
         let lease = &said["lease"];
@@ -157,10 +132,7 @@ impl Lab {
         lease["since_unix_ms"].as_u64().with_context(|| format!("lease show: {said}"))
     }
 
-    /// Waits until every gateway has nearly all entries.
-    ///
-    /// # Errors
-    /// When [`LIMIT`] passes first.
+    /// Waits until every gateway has nearly all entries. Fails when [`LIMIT`] passes first.
     pub fn caught_up(&self) -> Result<()> {
         let mut behind = Vec::new();
         let close = wait_until(LIMIT, || {
@@ -177,10 +149,7 @@ impl Lab {
         Ok(Reach::Tcp(format!("{}:5432", guest.address).parse()?))
     }
 
-    /// A session with it.
-    ///
-    /// # Errors
-    /// When it accepts none within [`LIMIT`].
+    /// A session with it. Fails when it accepts none within [`LIMIT`].
     pub fn session(guest: &Guest) -> Result<Client> {
         let reach = Self::reach(guest)?;
         let mut session = None;
@@ -191,19 +160,13 @@ impl Lab {
         session.with_context(|| format!("{}: PostgreSQL takes no client within {LIMIT:?}", guest.name))
     }
 
-    /// Writers that note each acknowledged commit.
-    ///
-    /// # Errors
-    /// When there is no ledger yet.
+    /// Writers that note each acknowledged commit. Fails when there is no ledger yet.
     pub fn writers(&self, guest: &Guest) -> Result<Writers> {
         self.ledger.as_ref().context("no ledger")?.start_lasting(&Self::reach(guest)?)
     }
 
     /// Joins them; returns the longest time without an acknowledged commit since `since` (Unix ms) in seconds, and the
-    /// number of lost sessions.
-    ///
-    /// # Errors
-    /// When a writer failed for another reason than a lost server.
+    /// number of lost sessions. Fails when a writer failed for another reason than a lost server.
     pub fn take_back(&mut self, writers: Writers, since: u64) -> Result<(f64, usize)> {
         let moments: Vec<u64> = writers.moments().iter().map(|(at, _)| *at).filter(|at| *at >= since).collect();
         let ledger = self.ledger.as_mut().context("no ledger")?;
@@ -214,10 +177,8 @@ impl Lab {
         Ok((gap as f64 / 1000.0, ledger.in_doubt() - before))
     }
 
-    /// Checks that every acknowledged commit is there (R1); returns a description.
-    ///
-    /// # Errors
-    /// When one is missing, or a row is there that was never written.
+    /// Checks that every acknowledged commit is there (R1); returns a description. Fails when one is missing, or a row
+    /// is there that was never written.
     pub fn check_ledger(&self, guest: &Guest) -> Result<String> {
         let verdict = self.ledger.as_ref().context("no ledger")?.check_through(&mut Self::session(guest)?)?;
         let (all, lost, invented) = (verdict.acknowledged, verdict.lost, verdict.invented);
@@ -229,20 +190,14 @@ impl Lab {
         Ok(format!("{all} acknowledged commits, none lost, none invented"))
     }
 
-    /// Ends the gateways.
-    ///
-    /// # Errors
-    /// When one has ended by itself.
+    /// Ends the gateways. Fails when one has ended by itself.
     pub fn stop(&mut self) -> Result<()> {
         self.gateways.must_run()?;
         self.gateways.stop()
     }
 }
 
-/// Waits until `writers` have `more` further acknowledged commits.
-///
-/// # Errors
-/// When [`LIMIT`] passes first.
+/// Waits until `writers` have `more` further acknowledged commits. Fails when [`LIMIT`] passes first.
 pub fn go_on(writers: &Writers, more: u64) -> Result<()> {
     let goal = writers.acknowledged() + more;
     let there = wait_until(LIMIT, || writers.acknowledged() >= goal);

@@ -37,20 +37,15 @@ fn begin_anew(guest: &Guest, index: usize) -> Result<()> {
     stands_by(guest)
 }
 
-/// Asks the agent of `from` for a switchover; returns exit code and text.
-///
-/// # Errors
-/// When the command could not be run.
+/// Asks the agent of `from` for a switchover; returns exit code and text. Fails when the command could not be run.
 pub fn switchover(from: &Guest, to: &Guest) -> Result<(i64, String)> {
     let (code, out, err) =
         from.ran(&format!("holdfast agent switchover --to {} --yes --timeout 4m", to.name), LIMIT)?;
     Ok((code, format!("{out}\n{err}")))
 }
 
-/// A successful switchover; returns the time until the other guest was primary.
-///
-/// # Errors
-/// When it is refused, or the other one is not primary after it.
+/// A successful switchover; returns the time until the other guest was primary. Fails when it is refused, or the other
+/// one is not primary after it.
 pub fn moved(from: &Guest, to: &Guest) -> Result<f64> {
     let begun = Instant::now();
     let (code, said) = switchover(from, to)?;
@@ -170,10 +165,8 @@ fn lost(
     sound(lab, report, PART, standby)
 }
 
-/// The tests, with each guest's number. The primary is killed and comes back, then the other one is killed.
-///
-/// # Errors
-/// When anything is not as described above, or an acknowledged commit is lost.
+/// The tests, with each guest's number. The primary is killed and comes back, then the other one is killed. Fails when
+/// anything is not as described above, or an acknowledged commit is lost.
 pub fn acts(
     lab: &mut Lab,
     report: &mut Report,

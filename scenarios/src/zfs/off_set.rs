@@ -232,10 +232,8 @@ fn hidden(lab: &Lab, report: &mut Report, a: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// All tests of this part.
-///
-/// # Errors
-/// When PostgreSQL is started off the set, a refusal does not say what to do, or a commit is lost.
+/// All tests of this part. Fails when PostgreSQL is started off the set, a refusal does not say what to do, or a commit
+/// is lost.
 pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
     step("PostgreSQL's files off the set");
     let a = make(lab, report, args)?;

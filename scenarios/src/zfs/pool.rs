@@ -46,9 +46,6 @@ fn with_names(script: &str) -> String {
 }
 
 /// Runs a script and adds a row with its time and the last line of its output.
-///
-/// # Errors
-/// When it fails.
 pub fn timed(report: &mut Report, part: &'static str, guest: &Guest, what: &str, script: &str) -> Result<()> {
     let begun = Instant::now();
     let said = guest.run(&with_names(script), LIMIT)?;
@@ -58,9 +55,6 @@ pub fn timed(report: &mut Report, part: &'static str, guest: &Guest, what: &str,
 
 /// Creates the pool over `vdevs` (as `zpool create` takes them), starts PostgreSQL on it, and fills pgbench's tables at
 /// `scale` and the ledger's. The ledger's files are in the run's folder `ledger`.
-///
-/// # Errors
-/// When a step fails.
 pub fn make(
     lab: &mut Lab,
     report: &mut Report,
@@ -72,9 +66,6 @@ pub fn make(
 }
 
 /// The same with these further options of `zfs create` for the dataset tank/pg.
-///
-/// # Errors
-/// As [`make`].
 pub fn make_with(
     lab: &mut Lab,
     report: &mut Report,
@@ -94,9 +85,6 @@ pub fn make_with(
 }
 
 /// Runs pgbench to its end, with PostgreSQL's `options`.
-///
-/// # Errors
-/// When it fails.
 pub fn bench(
     report: &mut Report,
     part: &'static str,
@@ -109,20 +97,14 @@ pub fn bench(
     timed(report, part, guest, what, &script)
 }
 
-/// pgbench in the background; it ends by itself, and its log has the result.
-///
-/// # Errors
-/// When it cannot be started.
+/// pgbench in the background; it ends by itself, and its log has the result. Fails when it cannot be started.
 pub fn load(guest: &Guest, seconds: u64) -> Result<()> {
     guest.leave_running(&format!(
         "su postgres -c '/usr/lib/postgresql/15/bin/pgbench -n -c 4 -j 1 -T {seconds} -P 1 postgres' > /tmp/pgbench.log 2>&1"
     ))
 }
 
-/// Waits for it; returns its counts.
-///
-/// # Errors
-/// When a transaction failed, or it does not end.
+/// Waits for it; returns its counts. Fails when a transaction failed, or it does not end.
 pub fn load_ended(guest: &Guest) -> Result<String> {
     let script = "for _ in $(seq 600); do grep -q '^tps' /tmp/pgbench.log && break; sleep 0.5; done; grep -E 'tps =|failed' /tmp/pgbench.log | tail -2 | tr '\\n' ' '";
     let said = guest.run(script, LIMIT * 2)?;
@@ -131,10 +113,7 @@ pub fn load_ended(guest: &Guest) -> Result<String> {
     Ok(said.trim().to_string())
 }
 
-/// Checks that neither pool nor kernel reports an error.
-///
-/// # Errors
-/// When there is one.
+/// Checks that neither pool nor kernel reports an error. Fails when there is one.
 pub fn unharmed(guest: &Guest) -> Result<String> {
     let health = guest.run("zpool status -x; dmesg | grep -cE 'I/O error|zio|suspended' || true", LIMIT)?;
     anyhow::ensure!(
@@ -146,10 +125,8 @@ pub fn unharmed(guest: &Guest) -> Result<String> {
     Ok("pool healthy, no I/O error".into())
 }
 
-/// Imports the pool: some hundred sequential reads, each delayed by other load on the machine.
-///
-/// # Errors
-/// When it cannot be imported.
+/// Imports the pool: some hundred sequential reads, each delayed by other load on the machine. Fails when it cannot be
+/// imported.
 pub fn import(report: &mut Report, part: &'static str, guest: &Guest, (what, options): (&str, &str)) -> Result<()> {
     let begun = Instant::now();
     guest.run(&format!("zpool import -o cachefile=none {options} tank"), LIMIT * 2)?;
@@ -157,10 +134,7 @@ pub fn import(report: &mut Report, part: &'static str, guest: &Guest, (what, opt
     Ok(())
 }
 
-/// Starts PostgreSQL on an imported pool.
-///
-/// # Errors
-/// When it does not start.
+/// Starts PostgreSQL on an imported pool. Fails when it does not start.
 pub fn start_database(report: &mut Report, part: &'static str, guest: &Guest) -> Result<()> {
     timed(report, part, guest, "start of PostgreSQL", START)
 }
@@ -175,18 +149,13 @@ fuser -vm /tank >&2
 exit 1";
 
 /// Stops PostgreSQL and exports the pool.
-///
-/// # Errors
-/// When either fails.
 pub fn export(report: &mut Report, part: &'static str, guest: &Guest) -> Result<()> {
     let script = format!("su postgres -c \"$B/pg_ctl -D $D -m fast -w stop\" > /dev/null || exit 1\n{EXPORT}");
     timed(report, part, guest, "stop, zpool export", &script)
 }
 
-/// Checks the pool from end to end, every table against its indexes, and the ledger.
-///
-/// # Errors
-/// When one of them reports a fault.
+/// Checks the pool from end to end, every table against its indexes, and the ledger. Fails when one of them reports a
+/// fault.
 pub fn sound(lab: &Lab, report: &mut Report, part: &'static str, guest: &Guest) -> Result<()> {
     consistent(report, part, guest)?;
     report.add(part, "ledger", None, lab.check_ledger(guest)?);
@@ -194,9 +163,6 @@ pub fn sound(lab: &Lab, report: &mut Report, part: &'static str, guest: &Guest) 
 }
 
 /// The same without the ledger: checks consistency, not completeness.
-///
-/// # Errors
-/// As [`sound`].
 pub fn consistent(report: &mut Report, part: &'static str, guest: &Guest) -> Result<()> {
     let begun = Instant::now();
     let script = "zpool scrub -w tank && zpool status tank | grep -E 'scan:|errors:' | tr '\\n' ' '";

@@ -68,9 +68,6 @@ impl Report {
     }
 
     /// Writes `summary.json`.
-    ///
-    /// # Errors
-    /// The file system's.
     pub fn save(&self, dir: &Path) -> Result<()> {
         Ok(std::fs::write(dir.join(FILE), serde_json::to_vec_pretty(self)?)?)
     }

@@ -154,10 +154,8 @@ fn cold_reads(report: &mut Report, a: &Guest) -> Result<String> {
     Ok(what)
 }
 
-/// All tests of this part.
-///
-/// # Errors
-/// When anything is lost except the commits on an SLOG on the host's disk, or when those are not lost.
+/// All tests of this part. Fails when anything is lost except the commits on an SLOG on the host's disk, or when those
+/// are not lost.
 pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
     step("A second device: L2ARC, SLOG");
     let a = make(lab, report, args)?;

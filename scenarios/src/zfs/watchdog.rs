@@ -367,10 +367,8 @@ fn gateway_unit(report: &mut Report, guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// The tests. Nothing is attached before them; [`SET`] has its pool, and the ledger its table.
-///
-/// # Errors
-/// When anything is not as described above, or an acknowledged commit is lost.
+/// The tests. Nothing is attached before them; [`SET`] has its pool, and the ledger its table. Fails when anything is
+/// not as described above, or an acknowledged commit is lost.
 pub fn acts(lab: &mut Lab, report: &mut Report, args: &Args) -> Result<()> {
     step(format!("Two guests under systemd, softdog, {SET}"));
     let a = begin(lab, report, 0)?;

@@ -77,10 +77,7 @@ pub(super) fn text(all: &[Run]) -> String {
 }
 
 impl Place {
-    /// The page with `table` in this place.
-    ///
-    /// # Errors
-    /// When the page has no such place.
+    /// The page with `table` in this place. Fails when the page has no such place.
     pub(crate) fn fill(&self, page: &str, table: &str) -> Result<String> {
         let Self { begin, end } = self;
         let (before, rest) = page.split_once(begin).with_context(|| format!("no line {:?}", begin.trim()))?;

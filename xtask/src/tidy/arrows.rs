@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["types", "folder", "host", "tls"]),
     ("envelope", &["store", "tls"]),
     ("etcd", &[]),
+    ("traces", &[]),
     ("log", &["types", "journal", "folder", "reached"]),
     ("volume", &["types", "seal", "control", "reached"]),
     ("raft", &["types", "folder", "log", "tls", "reached"]),
@@ -31,20 +32,20 @@ const ARROWS: &[(&str, &[&str])] = &[
         "set",
         &[
             "types", "folder", "host", "locked", "seal", "control", "volume", "nbd", "store", "raft", "log", "tls",
-            "envelope", "etcd", "front", "cache", "reached",
+            "envelope", "etcd", "traces", "front", "cache", "reached",
         ],
     ),
     (
         "gateway",
         &[
             "types", "settings", "folder", "host", "seal", "control", "volume", "store", "raft", "log", "api", "tls",
-            "envelope", "etcd", "front", "cache", "set",
+            "envelope", "etcd", "traces", "front", "cache", "set",
         ],
     ),
     ("pair", &["types", "host", "control", "volume", "store", "raft", "api", "etcd", "set", "gateway"]),
     ("attach", &["types", "host", "nbd", "api", "tls", "reached"]),
     ("csi", &["types", "host", "api", "attach", "reached"]),
-    ("agent", &["types", "settings", "host", "api", "tls"]),
+    ("agent", &["types", "settings", "host", "api", "tls", "traces"]),
     ("standby", &["types", "settings", "host", "tls", "agent"]),
     (
         "holdfast",

@@ -143,7 +143,7 @@ fn check_pool(pool: &PoolConfig, say: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// PostgreSQL, watchdog and TLS.
+/// PostgreSQL, watchdog, TLS and traces.
 fn check_programs(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
     let database = &config.database;
     if database.kind == DatabaseKind::Command && (database.start.is_none() || database.stop.is_none()) {
@@ -165,6 +165,11 @@ fn check_programs(config: &AgentConfig, say: &mut impl FnMut(&str, String)) {
     let http = config.http.tls.unwrap_or(HttpTls::Off);
     if tls == 0 && http != HttpTls::Off {
         say("http.tls", format!("found {}, expected the three files of [tls], or off", http.as_str()));
+    }
+    if let Some(endpoint) = &config.traces.endpoint
+        && let Err(expected) = holdfast_traces::check(endpoint, config.traces.ca.is_some())
+    {
+        say("traces.endpoint", format!("found {endpoint:?}, expected {expected}"));
     }
     if database.user == "root" {
         say("database.user", "found root, expected a user for PostgreSQL alone: it refuses to run as root".into());

@@ -2,7 +2,7 @@
 
 use super::{
     AgentConfig, AttachConfig, AuditConfig, DatabaseConfig, HooksConfig, HttpConfig, LeaseConfig, PoolConfig,
-    ServiceConfig, TakeoverConfig, TlsConfig, WatchdogConfig,
+    ServiceConfig, TakeoverConfig, TlsConfig, TracesConfig, WatchdogConfig,
 };
 use holdfast_settings::{Documented, FieldDoc, off_section_of, sample_of};
 
@@ -16,6 +16,7 @@ fn section(name: &str) -> &'static [FieldDoc] {
         "watchdog" => WatchdogConfig::FIELDS,
         "http" => HttpConfig::FIELDS,
         "audit" => AuditConfig::FIELDS,
+        "traces" => TracesConfig::FIELDS,
         "hooks" => HooksConfig::FIELDS,
         "tls" => TlsConfig::FIELDS,
         _ => &[],

@@ -284,3 +284,19 @@ fn the_examples_of_a_service_are_valid() {
         );
     }
 }
+
+/// R10: names of sets and hosts are in traces.
+#[test]
+fn traces_go_to_a_collector_here_or_over_tls() {
+    let of = |lines: &str| {
+        let config = AgentConfig::parse(&format!("[traces]\n{lines}\n")).unwrap();
+        config.validate().err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    for good in ["endpoint = \"http://[::1]:4317\"", "endpoint = \"https://c:4317\"\nca = \"/ca.pem\""] {
+        assert_eq!(of(good), "", "{good}");
+    }
+    for (bad, expected) in [("http://10.0.0.9:4317", "expected https://"), ("https://c:4317", "traces.ca")] {
+        let why = of(&format!("endpoint = {bad:?}"));
+        assert!(why.contains(&format!("traces.endpoint: found {bad:?}")) && why.contains(expected), "{why}");
+    }
+}

@@ -112,7 +112,7 @@ impl Service {
         let Some(unit) = &self.unit else { return Ok(runs) };
         let unit = unit.look().await?;
         let there = runs || !unit.gone();
-        match unit.fit_as("service.unit", "") {
+        match unit.fit_as_service() {
             Err(why) if !there => Err(why),
             Err(why) => {
                 // Not left without an agent for that. It is not started again before the unit is corrected.
@@ -131,7 +131,7 @@ impl Service {
         let it = &self.it;
         if let Some(unit) = &self.unit {
             // UNIT-U1, before anything is touched.
-            unit.look().await?.fit_as("service.unit", "")?;
+            unit.look().await?.fit_as_service()?;
         }
         if self.runs().await? {
             return Err(format!("{it} runs already"));

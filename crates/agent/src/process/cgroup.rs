@@ -300,14 +300,19 @@ impl Group {
         })
     }
 
-    /// Sends SIGKILL to all processes in it until none is left. Blocks.
+    /// Sends SIGKILL to all processes in it until none is left. Blocks. `struck`: when the whole group of a unit had it
+    /// last. Who calls this again and again for one end passes it on: otherwise each call would meet a last command of
+    /// the unit, which has begun since, with another SIGKILL. A group of the agent's own has no such command.
     ///
     /// # Errors
     /// Some are left after `limit`, or it is not known whether any is.
-    pub fn kill(&self, limit: Duration) -> Result<(), String> {
-        let (begun, mut struck) = (Instant::now(), None);
+    pub fn kill(&self, limit: Duration, struck: &mut Option<Instant>) -> Result<(), String> {
+        let begun = Instant::now();
+        if matches!(self.name, Name::Own(_)) {
+            *struck = None;
+        }
         loop {
-            let round = self.round(&mut struck);
+            let round = self.round(struck);
             if round.is_ok() || begun.elapsed() >= limit {
                 return round;
             }

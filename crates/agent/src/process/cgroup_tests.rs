@@ -49,7 +49,7 @@ fn only_the_kernels_word_is_none_is_left() {
     ] {
         shown(root, "holdfast-demo-db1", populated, pids);
         assert!(group.any().is_err(), "{why}");
-        assert!(group.kill(Duration::ZERO).is_err(), "{why}");
+        assert!(group.kill(Duration::ZERO, &mut None).is_err(), "{why}");
     }
     // A directory that is no control group.
     std::fs::remove_file(at.join("cgroup.events")).unwrap();
@@ -67,7 +67,7 @@ fn processes_of_a_group_have_sigkill() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     shown(dir.path(), "holdfast-demo-db1", "populated 1", &format!("{}\n", server.id()));
-    let why = own(dir.path()).kill(Duration::ZERO).unwrap_err();
+    let why = own(dir.path()).kill(Duration::ZERO, &mut None).unwrap_err();
     let (begun, mut ended) = (Instant::now(), None);
     while ended.is_none() && begun.elapsed() < Duration::from_secs(20) {
         ended = server.try_wait().unwrap();
@@ -93,6 +93,27 @@ fn a_group_is_killed_as_a_whole_and_then_has_a_moment() {
     assert_eq!(struck, Some(first));
 }
 
+/// The watchdog's helper kills anew at each look: the command that takes the address from this host was killed as well,
+/// a hundredth of a second after it had begun.
+#[test]
+fn a_last_command_of_a_unit_has_its_moment_from_one_kill_to_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let (of_unit, of_own) = (unit(dir.path()), own(dir.path()));
+    for (group, name, again) in [(of_unit, "system.slice/nfs.service", ""), (of_own, "holdfast-demo-db1", "1")] {
+        let at = shown(dir.path(), name, "populated 1", "2147483646\n");
+        let told = at.join("cgroup.kill");
+        std::fs::write(&told, "").unwrap();
+        let mut struck = None;
+        group.kill(Duration::ZERO, &mut struck).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&told).unwrap(), "1");
+        // Long from now, so that nothing here depends on the speed of the machine.
+        struck = struck.map(|at| at + Duration::from_secs(3600));
+        std::fs::write(&told, "").unwrap();
+        group.kill(Duration::ZERO, &mut struck).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&told).unwrap(), again, "{name}");
+    }
+}
+
 /// CGROUP-C3: a mistake in the settings is no reason to end the agent, and all that stands beside it.
 #[test]
 fn a_group_that_holds_the_agent_is_no_services() {
@@ -105,7 +126,7 @@ fn a_group_that_holds_the_agent_is_no_services() {
     let why = group.any().unwrap_err();
     assert!(why.contains("found the agent itself in it") && why.contains("service.unit"), "{why}");
     group.tell_to_end();
-    assert!(group.kill(Duration::ZERO).is_err());
+    assert!(group.kill(Duration::ZERO, &mut None).is_err());
     let lives = beside.try_wait().unwrap().is_none();
     let _ = beside.kill();
     let _ = beside.wait();

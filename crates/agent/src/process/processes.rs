@@ -5,7 +5,7 @@ use super::postgres::{kill_postgres, look_for_postgres};
 use super::server::Server;
 use super::table::ProcessSearch;
 use crate::config::AgentConfig;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How they are recognised.
 #[derive(Clone, Debug)]
@@ -38,14 +38,14 @@ impl Processes {
         self.look().whole().is_ok_and(|left| left.is_empty())
     }
 
-    /// Sends SIGKILL to all of them, also to new ones, until none is left. Blocks.
+    /// Sends SIGKILL to all of them, also to new ones, until none is left. Blocks. `struck`: see [`Group::kill`].
     ///
     /// # Errors
     /// Some are left after `limit`: they wait for the device. Or not all processes could be inspected.
-    pub fn kill(&self, limit: Duration) -> Result<(), String> {
+    pub fn kill(&self, limit: Duration, struck: &mut Option<Instant>) -> Result<(), String> {
         match self {
             Self::Postgres(server) => kill_postgres(server, limit),
-            Self::Service(group) => group.kill(limit),
+            Self::Service(group) => group.kill(limit, struck),
         }
     }
 }

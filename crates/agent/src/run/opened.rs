@@ -53,8 +53,8 @@ pub(super) fn check_mount(config: &AgentConfig) -> Result<(), RunError> {
     pool::mount_without_links(&config.pool).map_err(RunError::Settings)
 }
 
-/// Reads the token and the TLS files of these settings, and looks at the path of the pool's mount, as an agent does at
-/// its start. A token that systemd hands over is there only while the unit runs.
+/// Reads the token, the TLS files and the collector's certificate of these settings, and looks at the path of the
+/// pool's mount, as an agent does at its start. A token that systemd hands over is there only while the unit runs.
 ///
 /// # Errors
 /// What of it cannot be used.
@@ -64,6 +64,7 @@ pub fn check_files(config: &AgentConfig) -> Result<(), RunError> {
     if let Some(path) = config.http.token_file.as_deref().filter(|path| !comes_later(path)) {
         token_in(path)?;
     }
+    config.traces.load(&config.name).map_err(RunError::Settings)?;
     match config.tls.files().load(Role::Host) {
         Ok(_) => Ok(()),
         Err(error) => Err(RunError::Settings(format!("[tls]: {error}"))),

@@ -250,7 +250,11 @@ async fn lab(fake: Fake, turn: impl FnOnce(&mut AgentConfig)) -> Lab {
     config.database.probe_ms = 100;
     turn(&mut config);
     std::fs::create_dir_all(&config.dir).unwrap();
-    let history = History::open(&config.dir).unwrap().beside();
+    let (traces, exporter) = traced::open(&config).unzip();
+    if let Some(exporter) = exporter {
+        tokio::spawn(exporter.run_every(Duration::from_millis(20)));
+    }
+    let history = History::open(&config.dir).unwrap().beside().traced(traces);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     run_dir::make(&config.run_dir, watchdog::AGENT_LOCK).unwrap();
@@ -314,6 +318,22 @@ async fn a_free_lease_is_taken_and_given_back_in_order() {
     lab.end().await;
     assert_eq!(lab.did(), ["hook Standby", "stop Fast", "export", "detach"]);
     assert!(!lab.fake.world(|world| world.may_run || world.left_alone));
+}
+
+/// In the trace that the gateway's grant has.
+#[tokio::test]
+async fn the_phases_of_a_takeover_reach_the_collector() {
+    use holdfast_traces::{TraceId, receiver};
+    let mut collector = receiver::Receiver::start().await;
+    let endpoint = collector.endpoint.clone();
+    let mut lab = lab(Fake::default(), |config| config.traces.endpoint = Some(endpoint)).await;
+    let names = ["takeover", "takeover.lease", "takeover.device", "takeover.pool", "takeover.first_write"];
+    let spans = tokio::time::timeout(Duration::from_secs(30), collector.spans(&names)).await.unwrap();
+    let whole = &spans["takeover"];
+    let [to, event, epoch] = ["to", "event", "epoch"].map(|key| receiver::attribute(whole, key));
+    assert_eq!((to.as_str(), event.as_str()), ("db1", "start"));
+    assert_eq!(whole.trace_id, TraceId::of_grant("demo", "db1", epoch.parse().unwrap()).bytes());
+    lab.end().await;
 }
 
 #[tokio::test]

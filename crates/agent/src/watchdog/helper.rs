@@ -12,7 +12,7 @@ use holdfast_host::lock::{is_locked, lock};
 use holdfast_types::MonoTime;
 use rustix::process::{Pid, getppid};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long killed processes may take to disappear, if they do not wait for a device.
 const DIE_LIMIT: Duration = Duration::from_millis(20);
@@ -49,6 +49,8 @@ struct Helper<'a> {
     last: Option<Sign>,
     /// The end of PostgreSQL was logged.
     killing: bool,
+    /// During that end: when the whole control group of a service had SIGKILL.
+    struck: Option<Instant>,
 }
 
 impl<'a> Helper<'a> {
@@ -67,6 +69,7 @@ impl<'a> Helper<'a> {
             guard: Guard::new(&config.run_dir, device),
             last: None,
             killing: false,
+            struck: None,
         }
     }
 
@@ -84,7 +87,7 @@ impl<'a> Helper<'a> {
             // Not fed any more.
             Some(_) => Some(MonoTime(0)),
             None => {
-                self.killing = false;
+                (self.killing, self.struck) = (false, None);
                 sign.until(lease_until)
             }
         };
@@ -127,9 +130,13 @@ impl<'a> Helper<'a> {
             tracing::error!(why, "{runs} {what}");
         }
         self.killing = true;
-        let Self { config, processes, guard, .. } = self;
+        if sign.guarded {
+            // The machine is reset if anything is left when the lease ends: no last command of a unit has time then.
+            self.struck = None;
+        }
+        let Self { config, processes, guard, struck, .. } = self;
         // Each of them has its signal, and does nothing more, before the device begins to fail.
-        let first = processes.kill(if *device { Duration::ZERO } else { DIE_LIMIT });
+        let first = processes.kill(if *device { Duration::ZERO } else { DIE_LIMIT }, struck);
         // WATCHDOG-W3: with nothing left there is no reason to reset the machine, however long its device takes to go.
         // Inspected anew each time: an agent that goes on may start another one.
         let fed = Wish { wanted: sign.guarded, ttl_ms: sign.ttl_ms, until_ns: None };
@@ -142,7 +149,10 @@ impl<'a> Helper<'a> {
             // Processes that wait for the device end only once it answers, if only with an error.
             attach_process::kill(config, &mut meanwhile);
         }
-        let clear = first.is_ok() || processes.kill(KILL_LIMIT).is_ok();
+        if sign.guarded {
+            *struck = None;
+        }
+        let clear = first.is_ok() || processes.kill(KILL_LIMIT, struck).is_ok();
         if left_alone && !clear {
             attach_process::kill(config, &mut meanwhile);
         }

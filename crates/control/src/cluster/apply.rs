@@ -4,27 +4,9 @@ use super::command::{ClusterAnswer, ClusterCommand, ClusterCommand as Cmd};
 use super::refusal::ClusterRefusal;
 use super::revoked::REVOKED_MAX;
 use super::state::{Boot, ClusterState, Member, SetEntry, Standing};
-use crate::policy::Policy;
-use crate::set::{CLONE_DEPTH_MAX, FIRST_GENERATION, Restored, epoch_base};
-use holdfast_types::{Epoch, LogId, MemberId, Name};
+use crate::set::{CLONE_DEPTH_MAX, Restored, epoch_base};
+use holdfast_types::{LogId, Name};
 use std::collections::BTreeSet;
-
-/// An empty set, without placement and members.
-fn new_entry(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId) -> SetEntry {
-    SetEntry {
-        name: name.clone(),
-        policy: Policy::default(),
-        store_url: String::new(),
-        wrapped_key: wrapped_key.to_vec(),
-        key_id,
-        created_by,
-        initial_members: Vec::new(),
-        base_epoch: Epoch(0),
-        generation: FIRST_GENERATION,
-        restored: None,
-        voters: BTreeSet::new(),
-    }
-}
 
 impl ClusterState {
     /// Applies the command of one entry. Reads only the command and the state, so every replica answers the same.
@@ -62,7 +44,7 @@ impl ClusterState {
                     initial_members: members.clone(),
                     voters: members.iter().copied().collect(),
                     base_epoch: *base_epoch,
-                    ..new_entry(name, wrapped_key, *key_id, *created_by)
+                    ..SetEntry::new(name, wrapped_key, *key_id, *created_by)
                 };
                 self.create_set(entry, *request)
             }
@@ -71,12 +53,12 @@ impl ClusterState {
                     store_url: store.clone(),
                     base_epoch: epoch_base(*generation),
                     generation: *generation,
-                    ..self.filled_entry(new_entry(name, wrapped_key, *key_id, *created_by), restored)
+                    ..self.filled_entry(SetEntry::new(name, wrapped_key, *key_id, *created_by), restored)
                 };
                 self.restore_set(*set, entry, links)
             }
             Cmd::CloneSet { set, name, clone_of, wrapped_key, key_id, created_by, restored } => {
-                let entry = self.filled_entry(new_entry(name, wrapped_key, *key_id, *created_by), restored);
+                let entry = self.filled_entry(SetEntry::new(name, wrapped_key, *key_id, *created_by), restored);
                 self.clone_set(*set, entry, clone_of)
             }
             Cmd::PassSets { upto } => Ok(self.pass_sets(*upto)),

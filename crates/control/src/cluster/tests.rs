@@ -2,7 +2,7 @@
 
 use super::{
     ADDRESS_BYTES_MAX, Bearer, ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, MEMBERS_MAX, Member,
-    MemberRole, RevokedBy, SETS_MAX, SetEntry, Standing,
+    RevokedBy, SETS_MAX, SetEntry, Standing, member,
 };
 use crate::policy::Policy;
 use crate::set::{FIRST_GENERATION, GENERATION_MAX, Links, Restored, RootRef, Volume, epoch_base};
@@ -12,20 +12,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-
-fn member(id: u64, name: &str, disk: u128) -> Member {
-    Member {
-        id: MemberId(id),
-        name: Name::new(name).unwrap(),
-        locality: "region=eu".parse().unwrap(),
-        disk,
-        peer_addr: "a:1".to_owned(),
-        api_addr: "a:2".to_owned(),
-        nbd_addr: "a:3".to_owned(),
-        role: MemberRole::Gateway,
-        standing: Standing::Active,
-    }
-}
 
 fn add(id: u64, name: &str, disk: u128, request: u128) -> ClusterCommand {
     ClusterCommand::AddMember { member: member(id, name, disk), replaces: None, request: RequestId(request) }

@@ -12,13 +12,32 @@
 use super::command::ClusterAnswer;
 use super::refusal::ClusterRefusal;
 use super::state::{ClusterState, MemberRole, SetEntry, Standing};
-use holdfast_types::{MemberId, Name, SetId};
+use crate::policy::Policy;
+use crate::set::FIRST_GENERATION;
+use holdfast_types::{Epoch, MemberId, Name, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The voters of the sets that name them.
 pub type Places = BTreeMap<SetId, BTreeSet<MemberId>>;
 
 impl SetEntry {
+    /// An empty set, without placement and members.
+    pub fn new(name: &Name, wrapped_key: &[u8], key_id: u32, created_by: MemberId) -> Self {
+        Self {
+            name: name.clone(),
+            policy: Policy::default(),
+            store_url: String::new(),
+            wrapped_key: wrapped_key.to_vec(),
+            key_id,
+            created_by,
+            initial_members: Vec::new(),
+            base_epoch: Epoch(0),
+            generation: FIRST_GENERATION,
+            restored: None,
+            voters: BTreeSet::new(),
+        }
+    }
+
     /// Whether the record names `member`, or names nobody and so means everybody.
     pub fn has_place_for(&self, member: MemberId) -> bool {
         self.voters.is_empty() || self.voters.contains(&member)
@@ -129,8 +148,8 @@ impl ClusterState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{ClusterCommand, Member};
-    use holdfast_types::{Epoch, GroupId, LogId, RequestId};
+    use crate::cluster::{ClusterCommand, Member, member};
+    use holdfast_types::{GroupId, LogId, RequestId};
 
     const SET: SetId = GroupId(1);
 
@@ -145,17 +164,7 @@ mod tests {
     }
 
     fn add(number: u64, role: MemberRole, replaces: Option<u64>) -> ClusterCommand {
-        let member = Member {
-            id: MemberId(0),
-            name: Name::new(format!("g{number}")).expect("name"),
-            locality: "region=eu".parse().expect("locality"),
-            disk: number.into(),
-            peer_addr: "a:1".into(),
-            api_addr: "a:2".into(),
-            nbd_addr: "a:3".into(),
-            role,
-            standing: Standing::Active,
-        };
+        let member = Member { role, ..member(0, &format!("g{number}"), number.into()) };
         ClusterCommand::AddMember { member, replaces: replaces.map(MemberId), request: RequestId(number.into()) }
     }
 

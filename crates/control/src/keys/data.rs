@@ -74,9 +74,6 @@ pub enum NoNewKey {
 }
 
 /// The number of the next key (DATAKEY-Z4).
-///
-/// # Errors
-/// [`NoNewKey`].
 pub fn next_key(ring: &Ring) -> Result<u32, NoNewKey> {
     let newest = ring.newest();
     if ring.seals < newest {

@@ -1,7 +1,7 @@
 //! Steps and requests on random clusters: a group is stepped to its end while members join, leave and die.
 
 use super::*;
-use crate::cluster::{ClusterAnswer, ClusterCommand, MemberRole};
+use crate::cluster::{ClusterAnswer, ClusterCommand, MemberRole, member};
 use holdfast_types::{LogId, Name, RequestId};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,17 +18,7 @@ fn ids(of: impl IntoIterator<Item = u64>) -> BTreeSet<MemberId> {
 fn cluster(of: &[(MemberRole, Standing)]) -> ClusterState {
     let mut state = ClusterState::new();
     for (number, (role, standing)) in (1u64..).zip(of) {
-        let member = Member {
-            id: MemberId(number),
-            name: Name::new(format!("g{number}")).unwrap(),
-            locality: "region=eu".parse().unwrap(),
-            disk: number.into(),
-            peer_addr: "a:1".to_owned(),
-            api_addr: "a:2".to_owned(),
-            nbd_addr: "a:3".to_owned(),
-            role: *role,
-            standing: Standing::Active,
-        };
+        let member = Member { role: *role, ..member(number, &format!("g{number}"), number.into()) };
         let add = ClusterCommand::AddMember { member, replaces: None, request: RequestId(number.into()) };
         assert_eq!(state.apply(LogId::new(1, number), &add), ClusterAnswer::MemberAdded { id: MemberId(number) });
         if let Some(member) = state.members.get_mut(&MemberId(number)) {

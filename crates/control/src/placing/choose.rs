@@ -320,9 +320,6 @@ pub fn newcomers(view: &View, rules: &Rules) -> BTreeMap<GroupId, BTreeSet<Membe
 /// Whether a set that has voters may get this policy: the members can meet it ([`possible`]), and no voter would stay
 /// in a region that it forbids anew. Without `survive` fewer voters are enough for a new set; this one would have to
 /// survive less than now, which no step does (PLACING-P1). Who is silent, busy or slow counts: that may end.
-///
-/// # Errors
-/// [`Impossible`].
 pub fn may_get(view: &View, group: GroupId, policy: &Policy) -> Result<(), Impossible> {
     possible(&view.members, policy)?;
     let Some(placed) = view.groups.get(&group).filter(|_| policy.survive.is_none()) else { return Ok(()) };

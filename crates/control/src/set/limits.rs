@@ -49,9 +49,6 @@ impl Limit {
     }
 
     /// Checks what the proposer should have checked.
-    ///
-    /// # Errors
-    /// [`LimitError`].
     pub fn check(&self) -> Result<(), LimitError> {
         let Self { iops, bytes_per_s, burst_ms } = *self;
         if iops != 0 && !(IOPS_MIN..=IOPS_MAX).contains(&iops) {

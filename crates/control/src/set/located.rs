@@ -30,23 +30,9 @@ impl SetState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SetCommand;
+    use super::super::{SetCommand, acquire_set};
     use super::*;
     use holdfast_types::{LogId, MemberId, RequestId, Token};
-
-    fn acquire(owner: &str, number: u128, force: bool) -> SetCommand {
-        SetCommand::Acquire {
-            owner: Owner::new(owner).unwrap(),
-            gateway: MemberId(1),
-            token: Token(number),
-            ttl_ms: 3000,
-            request: RequestId(number),
-            judged_expired: None,
-            force,
-            plain: false,
-            at_unix_ms: 0,
-        }
-    }
 
     fn go_on(owner: &str, token: u128, number: u128) -> SetCommand {
         SetCommand::Continue {
@@ -77,7 +63,7 @@ mod tests {
         let nobody = SetRefusal::WrongEpoch { found: Epoch(1), current: None };
         let early = SetCommand::Locate(Epoch(1), eu.clone());
         assert_eq!(apply(&mut state, early), SetAnswer::Refused(nobody));
-        apply(&mut state, acquire("db1", 1, false));
+        apply(&mut state, acquire_set("db1", 1, 1, false));
         let first = state.epoch;
         assert_eq!(apply(&mut state, SetCommand::Locate(first, eu.clone())), SetAnswer::Located);
         assert_eq!(state.lease.as_ref().map(|lease| lease.renewed.0), Some(2), "it is no sign of the owner's life");
@@ -87,7 +73,7 @@ mod tests {
         let word = SetCommand::Locate(first, us.clone());
         assert_eq!(apply(&mut state, word), SetAnswer::Refused(late), "a late word of an earlier grant");
         assert_eq!(state.owner_at, Some(eu));
-        apply(&mut state, acquire("db2", 3, true));
+        apply(&mut state, acquire_set("db2", 3, 3, true));
         assert_eq!(state.owner_at, None, "that of another owner is not its own");
         let (epoch, token) = (state.epoch, Some(Token(3)));
         apply(&mut state, SetCommand::Locate(epoch, us));

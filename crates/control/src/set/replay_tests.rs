@@ -3,9 +3,9 @@
 use super::model_tests::{Back, back, owner};
 use super::{
     RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, Snapshot, SnapshotId, StoredKind, StoredObject,
-    VolumeChange,
+    VolumeChange, acquire_set,
 };
-use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, Token, WriteSeq};
+use holdfast_types::{Epoch, LogId, MemberId, Name, ObjectId, RequestId, Sectors, Term, WriteSeq};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -148,17 +148,10 @@ proptest! {
                     term: Term(term),
                     objects: state.retired.keys().take(2).copied().collect(),
                 }),
-                Step::Acquire { owner: number, force } => Entry::Command(SetCommand::Acquire {
-                    owner: owner(number),
-                    gateway: MemberId(1),
-                    token: Token(u128::from(index)),
-                    ttl_ms: 3000,
-                    request: RequestId(u128::from(index)),
-                    judged_expired: None,
-                    force,
-                    plain: false,
-                    at_unix_ms: 0,
-                }),
+                Step::Acquire { owner: number, force } => {
+                    let (owner, index) = (owner(number), u128::from(index));
+                    Entry::Command(acquire_set(owner.as_str(), index, index, force))
+                }
                 Step::Write => Entry::Write(state.epoch, WriteSeq(state.last_seq.0 + 1)),
             };
             let id = LogId::new(term, index);

@@ -53,8 +53,8 @@ impl SetState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::set::{SetAnswer, SetCommand, VolumeChange, create_volume};
-    use holdfast_types::{MemberId, Name, ObjectId, Owner, RequestId, Term, Token};
+    use crate::set::{SetAnswer, SetCommand, VolumeChange, acquire_set, create_volume};
+    use holdfast_types::{MemberId, Name, ObjectId, RequestId, Term};
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -92,17 +92,7 @@ mod tests {
             SetAnswer::VolumeChanged { volume: VolumeId(4), discarded: None },
             "VOLUME-V1: not that of a deleted one either"
         );
-        let acquire = SetCommand::Acquire {
-            owner: Owner::new("db1").unwrap(),
-            gateway: MemberId(1),
-            token: Token(1),
-            ttl_ms: 3000,
-            request: RequestId(1),
-            judged_expired: None,
-            force: false,
-            plain: false,
-            at_unix_ms: 0,
-        };
+        let acquire = acquire_set("db1", 1, 1, false);
         let SetAnswer::Granted(lease) = new.apply(LogId::new(1, 4), &acquire) else { panic!("not granted") };
         assert!(lease.epoch > Epoch(1 << 40), "R6: {}", lease.epoch);
         // The next checkpoint replaces the restored one.

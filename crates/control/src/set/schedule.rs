@@ -132,9 +132,6 @@ pub enum ScheduleError {
 
 impl Schedule {
     /// Checks what the proposer should have checked.
-    ///
-    /// # Errors
-    /// [`ScheduleError`].
     pub fn check(&self) -> Result<(), ScheduleError> {
         for rule in &self.rules {
             if !(EVERY_S_MIN..=EVERY_S_MAX).contains(&rule.every_s) || !(1..=KEPT_MAX).contains(&rule.keep) {

@@ -2,7 +2,8 @@
 
 use super::{
     EARLIER_TOKENS_MAX, Judged, Limit, RetireOf, RootRef, SEGMENT_NOTES_MAX, SegmentNote, SetAnswer, SetCommand,
-    SetRefusal, SetState, SnapshotId, StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange, create_volume,
+    SetRefusal, SetState, SnapshotId, StoredKind, StoredObject, TTL_MS_MAX, TTL_MS_MIN, VolumeChange, acquire_set,
+    create_volume,
 };
 use holdfast_testkit::golden::{Written, kept};
 use holdfast_types::limits::VOLUMES_PER_SET_MAX;
@@ -23,6 +24,17 @@ fn acquire(owner: &str, token: u128) -> SetCommand {
         force: false,
         plain: true,
         at_unix_ms: 300,
+    }
+}
+
+fn go_on(shown: u128, new: u128, request: u128) -> SetCommand {
+    SetCommand::Continue {
+        owner: Owner::new("a").unwrap(),
+        gateway: MemberId(1),
+        token: Token(shown),
+        new_token: Token(new),
+        request: RequestId(request),
+        at_unix_ms: 0,
     }
 }
 
@@ -213,20 +225,9 @@ fn a_checkpoint_has_so_many_segments_and_no_more() {
 fn a_lease_lives_neither_too_short_nor_too_long() {
     for (ttl, fine) in [(0, false), (TTL_MS_MIN - 1, false), (TTL_MS_MIN, true), (TTL_MS_MAX, true), (u32::MAX, false)]
     {
-        let SetCommand::Acquire { owner, gateway, token, request, at_unix_ms, .. } = acquire("a", 7) else {
-            panic!("an acquire")
-        };
-        let command = SetCommand::Acquire {
-            owner,
-            gateway,
-            token,
-            ttl_ms: ttl,
-            request,
-            judged_expired: None,
-            force: true,
-            plain: false,
-            at_unix_ms,
-        };
+        let mut command = acquire_set("a", 7, 7, true);
+        let SetCommand::Acquire { ttl_ms, .. } = &mut command else { panic!("an acquire") };
+        *ttl_ms = ttl;
         let answer = SetState::new(Epoch(0)).apply(LogId::new(1, 1), &command);
         assert_eq!(matches!(answer, SetAnswer::Granted(_)), fine, "{ttl}: {answer:?}");
     }
@@ -237,26 +238,7 @@ fn a_lease_lives_neither_too_short_nor_too_long() {
 #[test]
 fn no_unused_token_is_dropped_for_want_of_room() {
     let mut state = SetState::new(Epoch(0));
-    let first = SetCommand::Acquire {
-        owner: Owner::new("a").unwrap(),
-        gateway: MemberId(1),
-        token: Token(1),
-        ttl_ms: 3000,
-        request: RequestId(1),
-        judged_expired: None,
-        force: false,
-        plain: false,
-        at_unix_ms: 0,
-    };
-    let go_on = |shown: u128, new: u128, request: u128| SetCommand::Continue {
-        owner: Owner::new("a").unwrap(),
-        gateway: MemberId(1),
-        token: Token(shown),
-        new_token: Token(new),
-        request: RequestId(request),
-        at_unix_ms: 0,
-    };
-    state.apply(LogId::new(1, 1), &first);
+    state.apply(LogId::new(1, 1), &acquire_set("a", 1, 1, false));
     let all = EARLIER_TOKENS_MAX as u128 + 1;
     for token in 2..=all {
         let answer = state.apply(LogId::new(1, token as u64), &go_on(1, token, token));
@@ -285,25 +267,7 @@ fn no_unused_token_is_dropped_for_want_of_room() {
 #[test]
 fn a_grant_with_a_known_token_is_refused() {
     let mut state = SetState::new(Epoch(0));
-    let take = |owner: &str, token: u128, request: u128| SetCommand::Acquire {
-        owner: Owner::new(owner).unwrap(),
-        gateway: MemberId(1),
-        token: Token(token),
-        ttl_ms: 3000,
-        request: RequestId(request),
-        judged_expired: None,
-        force: true,
-        plain: false,
-        at_unix_ms: 0,
-    };
-    let go_on = |shown: u128, new: u128, request: u128| SetCommand::Continue {
-        owner: Owner::new("a").unwrap(),
-        gateway: MemberId(1),
-        token: Token(shown),
-        new_token: Token(new),
-        request: RequestId(request),
-        at_unix_ms: 0,
-    };
+    let take = |owner: &str, token: u128, request: u128| acquire_set(owner, token, request, true);
     state.apply(LogId::new(1, 1), &take("a", 1, 1));
     let continued = state.apply(LogId::new(1, 2), &go_on(1, 2, 2));
     assert!(matches!(&continued, SetAnswer::Granted(lease) if lease.earlier_tokens == [Token(1)]), "{continued:?}");

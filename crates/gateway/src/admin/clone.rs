@@ -10,6 +10,7 @@
 //! hundred bytes, which a sweep of set N finds.
 
 use super::AdminDoor;
+use super::member::precondition;
 use super::snapshot::snapshot_id;
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState};
@@ -37,10 +38,6 @@ const STORE_LIMIT: Duration = Duration::from_secs(5);
 
 fn busy(text: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Busy, text)
-}
-
-fn precondition(text: impl Into<String>) -> Refusal {
-    Refusal::new(RefusalCode::Precondition, text)
 }
 
 impl AdminDoor {

@@ -161,8 +161,6 @@ fn health_of(status: &v1::ClusterStatusReply, state: &ClusterState, group: Group
 mod tests {
     use super::*;
     use holdfast_control::cluster::{MemberRole, SetEntry};
-    use holdfast_control::policy::Policy;
-    use holdfast_types::Epoch;
 
     fn member(id: u64, group: v1::GroupStatus) -> v1::MemberStatus {
         let (member, groups) = (v1::Member { id, ..Default::default() }, vec![group]);
@@ -188,19 +186,8 @@ mod tests {
             let member = Member { id, name, locality, disk, peer_addr, api_addr, nbd_addr, role, standing };
             state.members.insert(id, member);
         }
-        let entry = SetEntry {
-            name: "demo".parse().unwrap(),
-            policy: Policy::default(),
-            store_url: "memory".into(),
-            wrapped_key: vec![1],
-            key_id: 1,
-            created_by: MemberId(1),
-            initial_members: vec![MemberId(1)],
-            base_epoch: Epoch(0),
-            generation: 1,
-            restored: None,
-            voters: [1, 2].map(MemberId).into(),
-        };
+        let mut entry = SetEntry::new(&"demo".parse().unwrap(), &[1], 1, MemberId(1));
+        entry.voters = [1, 2].map(MemberId).into();
         state.sets.insert(GroupId(4), entry);
         let says = |id: u64, away: &[u64]| {
             let away = Some(v1::SetsAway { leaving: false, sets: away.to_vec() });

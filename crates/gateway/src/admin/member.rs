@@ -41,6 +41,10 @@ pub(super) fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Invalid, message)
 }
 
+pub(super) fn precondition(message: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalCode::Precondition, message)
+}
+
 /// A member, from a request.
 pub(super) fn member_from(message: &v1::Member, id: MemberId) -> Result<Member, Refusal> {
     let addresses = message.addresses.clone().unwrap_or_default();

@@ -27,6 +27,8 @@ mod space;
 mod status;
 mod stores;
 mod tasks;
+#[cfg(test)]
+mod traced_tests;
 mod volumes;
 
 pub(crate) use guarded::{GuardedAdmin, guarded_admin};

@@ -2,7 +2,7 @@
 //! out. This file checks the new stores before anything relies on them.
 
 use super::AdminDoor;
-use super::member::invalid;
+use super::member::{invalid, precondition};
 use super::stores::not_opened;
 use crate::node::Adopted;
 use bytes::Bytes;
@@ -14,10 +14,6 @@ use std::time::Duration;
 
 /// How long one new store may take to show that it has no data of the set.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
-
-fn precondition(message: String) -> Refusal {
-    Refusal::new(RefusalCode::Precondition, message)
-}
 
 /// The new placement, from the current one and the request.
 fn wished(request: &v1::ChangeStoresRequest, now: &Placement) -> Result<Placement, Refusal> {

@@ -2,7 +2,7 @@
 //! 0. `control::placing` decides; each group follows its record (`node::members`).
 
 use super::AdminDoor;
-use super::member::invalid;
+use super::member::{invalid, precondition};
 use super::status::{has_nearly_all, own_word};
 use crate::node::{Adopted, GroupReport, Node, Runs, ViolationChange, Wants};
 use holdfast_api::{Refusal, RefusalCode, v1};
@@ -35,10 +35,6 @@ const HOME_AFTER: Duration = Duration::from_secs(15 * 60);
 const STALLED: &str = "; its newcomers have received nothing for 5 minutes, so other sets do not wait for it";
 /// A member that is silent for less is not told. It is not lost before `placing.replace_after_ms`.
 const PATIENCE_MIN: Duration = Duration::from_secs(3);
-
-fn precondition(message: String) -> Refusal {
-    Refusal::new(RefusalCode::Precondition, message)
-}
 
 /// A policy from a request.
 fn policy_from(message: Option<&v1::Policy>) -> Result<Policy, Refusal> {

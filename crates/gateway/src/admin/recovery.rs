@@ -1,6 +1,7 @@
 //! Calls for recovery when only the store is left, and for its preparation.
 
 use super::AdminDoor;
+use super::member::precondition;
 use super::stores::not_opened;
 use crate::node::Adopted;
 use crate::store_options::open_store;
@@ -16,10 +17,6 @@ use std::time::Duration;
 
 /// How long the store may take to return a set's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(20);
-
-fn precondition(message: String) -> Refusal {
-    Refusal::new(RefusalCode::Precondition, message)
-}
 
 impl AdminDoor {
     /// The set's placement from now on. A change of stores that was in progress continues; it can no longer be

@@ -120,6 +120,7 @@ pub(super) fn problems(config: &GatewayConfig) -> Vec<Problem> {
     tls(config, &mut out);
     store_endpoint(config, &mut out);
     audit(config, &mut out);
+    traces(config, &mut out);
     etcd(config, &mut out);
     pair(config, &mut out);
     out.0
@@ -200,6 +201,17 @@ fn audit(config: &GatewayConfig, out: &mut Problems) {
     if let Some(path) = &config.audit.log {
         out.need(path.is_absolute(), "audit.log", format!("{path:?}"), "an absolute path");
     }
+}
+
+fn traces(config: &GatewayConfig, out: &mut Problems) {
+    let traces = &config.traces;
+    if let Some(endpoint) = &traces.endpoint
+        && let Err(expected) = holdfast_traces::check(endpoint, traces.ca.is_some())
+    {
+        out.need(false, "traces.endpoint", format!("{endpoint:?}"), expected);
+    }
+    out.number("traces.sample", traces.sample.into(), 0, 1000);
+    out.number("traces.slow_ms", traces.slow_ms, 1, 60_000);
 }
 
 fn tls(config: &GatewayConfig, out: &mut Problems) {

@@ -2,7 +2,7 @@
 
 use super::{
     AdvertiseConfig, AuditConfig, CacheConfig, EtcdConfig, GatewayConfig, InFlightConfig, JournalConfig, KeyConfig,
-    PairConfig, PlacingConfig, ScrubConfig, SpaceConfig, StoreConfig, TlsConfig, UploadConfig,
+    PairConfig, PlacingConfig, ScrubConfig, SpaceConfig, StoreConfig, TlsConfig, TracesConfig, UploadConfig,
 };
 use holdfast_settings::{Documented, FieldDoc, sample_of};
 
@@ -24,6 +24,7 @@ pub(super) fn section(name: &str) -> &'static [FieldDoc] {
         "store" => StoreConfig::FIELDS,
         "tls" => TlsConfig::FIELDS,
         "audit" => AuditConfig::FIELDS,
+        "traces" => TracesConfig::FIELDS,
         "etcd" => EtcdConfig::FIELDS,
         "pair" => PairConfig::FIELDS,
         _ => &[],

@@ -274,6 +274,30 @@ fn allowed_places_are_stores_and_hold_those_of_a_pair() {
     assert!(problems_of(|config| config.audit.rotate = ByteSize(1)).contains("audit.rotate: found 1B"));
 }
 
+/// R10: names of sets are in traces.
+#[test]
+fn traces_go_to_a_collector_here_or_over_tls() {
+    let with = |text: &str| problems_of(|config| config.traces = toml::from_str(text).unwrap());
+    for good in [
+        "",
+        "endpoint = \"http://127.0.0.1:4317\"\nsample = 0",
+        "endpoint = \"https://c.example:4317\"\nca = \"/ca.pem\"",
+    ] {
+        assert_eq!(with(good), "", "{good}");
+    }
+    for (bad, found) in [
+        ("endpoint = \"http://10.0.0.9:4317\"", "traces.endpoint: found \"http://10.0.0.9:4317\", expected https://"),
+        (
+            "endpoint = \"https://c.example:4317\"",
+            "expected the certificate of the authority in traces.ca beside https",
+        ),
+        ("sample = 1001", "traces.sample: found 1001, expected 0 to 1000"),
+        ("slow_ms = 0", "traces.slow_ms: found 0, expected 1 to 60000"),
+    ] {
+        assert!(with(bad).contains(found), "expected {found:?} in {:?}", with(bad));
+    }
+}
+
 #[test]
 fn relations_between_fields() {
     assert_eq!(problems_of(|_| {}), "");

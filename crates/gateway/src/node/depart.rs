@@ -160,8 +160,7 @@ pub(super) async fn depart(order: Order, stop: CancellationToken) {
 mod tests {
     use super::*;
     use holdfast_control::cluster::{Member, MemberRole};
-    use holdfast_control::policy::Policy;
-    use holdfast_types::{Epoch, GroupId};
+    use holdfast_types::GroupId;
 
     /// A leader of long ago, whose followers have all left, would keep its part of the group for ever.
     #[test]
@@ -182,17 +181,8 @@ mod tests {
         let member = Member { id, name, locality, disk: 3, peer_addr, api_addr, nbd_addr, role, standing };
         state.members.insert(id, member.clone());
         let set = |name: &str, voters: &[u64]| SetEntry {
-            name: name.parse().unwrap(),
-            policy: Policy::default(),
-            store_url: "memory".into(),
-            wrapped_key: vec![1],
-            key_id: 1,
-            created_by: MemberId(1),
-            initial_members: vec![MemberId(1)],
-            base_epoch: Epoch(0),
-            generation: 1,
-            restored: None,
             voters: voters.iter().copied().map(MemberId).collect(),
+            ..SetEntry::new(&name.parse().unwrap(), &[1], 1, MemberId(1))
         };
         state.sets.insert(GroupId(4), set("there", &[1, 2]));
         state.sets.insert(GroupId(5), set("here", &[1, 3]));

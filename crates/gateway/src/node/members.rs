@@ -471,8 +471,7 @@ async fn raise_level(node: &Node, adopted: &Adopted, state: &ClusterState) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_control::policy::Policy;
-    use holdfast_types::{Epoch, Name};
+    use holdfast_types::Name;
 
     #[test]
     fn a_witness_serves_nothing_also_before_the_cluster_knows_it() {
@@ -491,19 +490,7 @@ mod tests {
             let member = Member { id, name, locality, disk, peer_addr, api_addr, nbd_addr, role, standing };
             state.members.insert(id, member);
         }
-        let mut entry = SetEntry {
-            name: Name::new("demo").unwrap(),
-            policy: Policy::default(),
-            store_url: "memory".into(),
-            wrapped_key: vec![1],
-            key_id: 1,
-            created_by: MemberId(1),
-            initial_members: vec![MemberId(1)],
-            base_epoch: Epoch(0),
-            generation: 1,
-            restored: None,
-            voters: BTreeSet::new(),
-        };
+        let mut entry = SetEntry::new(&Name::new("demo").unwrap(), &[1], 1, MemberId(1));
         let ids = |of: &[u64]| of.iter().copied().map(MemberId).collect::<BTreeSet<_>>();
         assert_eq!(may_lead(&state, &entry), [ids(&[1, 2, 3]), ids(&[])]);
         entry.voters = ids(&[2, 9]);

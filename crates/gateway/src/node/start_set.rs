@@ -146,6 +146,7 @@ impl Starting<'_> {
             health,
             switch: switch.clone(),
             timing: node.timing,
+            traces: node.traces.queue(),
             stop: self.stop.clone(),
         });
         Ok(Parts { server, mapping, pace, head, switch })

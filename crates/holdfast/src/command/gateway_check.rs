@@ -168,6 +168,15 @@ async fn of_files(config: &GatewayConfig, known: &[Wrong]) -> Vec<Wrong> {
     {
         wrong.push(Wrong::of("etcd", CliError::usage(what).because(&error), "docs/operating/etcd.md has the files"));
     }
+    if !told("traces")
+        && let Err((what, error)) = config.traces.load(config.name.as_str())
+    {
+        wrong.push(Wrong::of(
+            "traces",
+            CliError::usage(what).because(&error),
+            "docs/operating/monitoring.md has traces",
+        ));
+    }
     if !told("audit") {
         wrong.extend(config.audit.log.as_deref().and_then(audit_log));
     }
@@ -291,11 +300,13 @@ mod tests {
         let text = format!(
             "{GOOD}\n[tls]\nca = \"DIR/ca.pem\"\ncertificate = \"DIR/g1.pem\"\nkey = \"DIR/g1.key\"\n\n[store]\n\
              credentials_file = \"DIR/s3\"\n\n[audit]\nlog = \"DIR/none/audit.log\"\n\n[etcd]\n\
-             endpoints = [\"https://e:2379\"]\nca = \"DIR/etcd.pem\"\n"
+             endpoints = [\"https://e:2379\"]\nca = \"DIR/etcd.pem\"\n\n[traces]\n\
+             endpoint = \"https://c:4317\"\nca = \"DIR/collector.pem\"\n"
         );
         let wrong = found(dir.path(), &text, "").await;
         let settings: Vec<&str> = wrong.iter().filter_map(|one| one.setting.as_deref()).collect();
-        assert_eq!(settings, ["data_dir", "key", "tls", "store.credentials_file", "etcd", "audit.log"], "{wrong:?}");
+        let expected = ["data_dir", "key", "tls", "store.credentials_file", "etcd", "traces", "audit.log"];
+        assert_eq!(settings, expected, "{wrong:?}");
         assert!(wrong[1].found.contains("0644"), "{wrong:?}");
         assert!(wrong[3].found.contains("line 2"), "{wrong:?}");
         assert!(wrong.iter().all(|one| !one.next.is_empty()), "{wrong:?}");

@@ -7,13 +7,13 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 /// Runs the program; nobody is there to answer questions.
-async fn run(api: &str, args: &[&str]) -> Output {
+pub async fn run(api: &str, args: &[&str]) -> Output {
     let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_holdfast"));
     command.env_clear().args(args).env("HOLDFAST_API", api).stdin(std::process::Stdio::null()).kill_on_drop(true);
     command.output().await.unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 

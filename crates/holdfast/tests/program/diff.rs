@@ -1,19 +1,9 @@
 //! `holdfast snapshot diff` as people and programs read it, against gateways that have only an admin door.
 
+use crate::commands::{run, text};
 use crate::fake::{self, Shared};
 use holdfast_api::v1;
 use serde_json::{Value, json};
-use std::process::Output;
-
-async fn run(api: &str, args: &[&str]) -> Output {
-    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_holdfast"));
-    command.env_clear().args(args).env("HOLDFAST_API", api).stdin(std::process::Stdio::null()).kill_on_drop(true);
-    command.output().await.unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
 
 fn volume(id: u32, name: &str, size_bytes: u64) -> v1::Volume {
     v1::Volume { id, name: name.into(), size_bytes }

@@ -34,6 +34,7 @@ mod journal;
 mod kept_back;
 mod serving;
 mod taken;
+mod traced;
 
 const ME: MemberId = MemberId(1);
 const OTHER: MemberId = MemberId(2);
@@ -318,6 +319,7 @@ impl World {
             switch,
             // Elections take at least ten seconds: no test depends on the speed of the machine.
             timing: Timing::from_rtt(Duration::from_secs(1)),
+            traces: None,
             stop: stop.clone(),
         });
         let (group, host, switch) = (server.group.clone(), server.host.clone(), server.switch.clone());

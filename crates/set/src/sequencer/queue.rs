@@ -1,12 +1,14 @@
 //! What waits for an entry, and the entries in flight: when the next one leaves, and in which order they are answered
 //! (SEQ-S1, SEQ-S2, SEQ-S5 of the sequencer).
 
+use super::moments::Moments;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use holdfast_raft::ProposeError;
 use holdfast_types::{Lba, Sectors, VolumeId, WriteSeq};
 use holdfast_volume::entry::OpKind;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Maximum number of entries between queue and answer. Small, because the fdatasync of the journal and of the peers
@@ -64,6 +66,8 @@ pub struct Op {
     pub sectors: Sectors,
     /// The data of a write; otherwise empty.
     pub data: Bytes,
+    /// What is to be noted of it; `None` without traces.
+    pub moments: Option<Arc<Moments>>,
 }
 
 pub(super) type Answer = oneshot::Sender<Result<(), WriteFailure>>;
@@ -80,6 +84,8 @@ pub(super) struct Flight {
     pub(super) answers: Vec<Answer>,
     /// Set once it has come back; then it waits only for those before it.
     pub(super) came: Option<Came>,
+    /// Of those of its operations that are noted.
+    pub(super) noted: Vec<Arc<Moments>>,
 }
 
 #[derive(Default)]

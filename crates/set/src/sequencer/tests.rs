@@ -6,6 +6,7 @@ use holdfast_types::{GroupId, Lba, LogId, LogIndex, MemberId, MonoTime, SECTOR_B
 use holdfast_volume::entry::{EntryPayload, OpKind, decode};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// For a test that would otherwise wait for ever.
@@ -148,7 +149,14 @@ impl Verdict for Always {
 
 fn write(bytes: usize) -> Op {
     let sectors = Sectors(bytes as u64 / SECTOR_BYTES);
-    Op { kind: OpKind::Write, volume: VolumeId(1), lba: Lba(0), sectors, data: Bytes::from(vec![1; bytes]) }
+    Op {
+        kind: OpKind::Write,
+        volume: VolumeId(1),
+        lba: Lba(0),
+        sectors,
+        data: Bytes::from(vec![1; bytes]),
+        moments: None,
+    }
 }
 
 /// A sequencer, and what it has submitted: the operations of each entry, and who answers it.
@@ -220,6 +228,33 @@ async fn each_entry_is_sealed_under_a_key_of_its_own() {
         let Ok(EntryPayload::Writes(entry)) = decode(payload) else { panic!("no entry of writes") };
         assert_eq!((entry.set, entry.ops().expect("opens")[0].data.as_ref()), (GroupId(3), &[1; 4096][..]));
     }
+}
+
+/// What traces show of an operation, and nothing is noted of the others.
+#[tokio::test]
+async fn moments_are_noted_when_an_entry_leaves_and_when_it_comes_back() {
+    let mut stage = Stage::new();
+    let noted: Arc<Moments> = Arc::default();
+    stage.sequencer.hold();
+    let first = stage.sequencer.push(write(4096));
+    let second = stage.sequencer.push(Op { moments: Some(noted.clone()), ..write(512) });
+    assert!(noted.left().is_none(), "it waits");
+    let begun = Instant::now();
+    stage.sequencer.release();
+    let (operations, answer) = stage.entry().await;
+    let left = noted.left().expect("it has left");
+    assert_eq!((operations, left.ops, left.bytes, left.seq), (2, 2, 4608, WriteSeq(1)));
+    assert!(left.at >= begun && noted.came().is_none());
+    written(answer);
+    assert_eq!((first.await, second.await), (Ok(Ok(())), Ok(Ok(()))));
+    let (came, id) = noted.came().expect("it has come back");
+    assert_eq!((came >= left.at, id), (true, LogId::new(1, 1)));
+    // Its outcome is unknown: it has not come.
+    let lost: Arc<Moments> = Arc::default();
+    let operation = stage.sequencer.push(Op { moments: Some(lost.clone()), ..write(512) });
+    unknown(stage.entry().await.1);
+    assert_eq!(operation.await, Ok(Err(WriteFailure::Gone)));
+    assert!(lost.left().is_some() && lost.came().is_none());
 }
 
 #[tokio::test]

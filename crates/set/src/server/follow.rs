@@ -1,10 +1,10 @@
 //! Steps of a set's server after every event. Each step is safe to repeat.
 
+use super::verdict::LeaseVerdict;
 use super::{Serving, SetServer};
 use crate::gate::GatedPace;
 use crate::host::GrantSeen;
 use crate::sequencer::{Sequencer, WriteFailure};
-use crate::server::LeaseVerdict;
 use futures_util::future::BoxFuture;
 use holdfast_control::set::Lease;
 use holdfast_raft::boot_now;
@@ -56,6 +56,7 @@ impl SetServer {
         self.follow_limits();
         let leading = self.group.leading_term();
         let applied = self.group.applied();
+        self.traced.follow(leading, applied.term);
         // Before the gate may open: how closely the clocks are watched depends on it, see `shortest_timing`.
         self.follow_timing();
         let (lease, grant) = self.host.lease_and_grant();

@@ -258,9 +258,6 @@ impl World {
     }
 
     /// Runs the hosts with agents up to now.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn run_agents(&mut self) -> Result<()> {
         let outcome = self.with_agents(Agents::run).unwrap_or(Ok(()));
         let fatal = host::take_fatal();
@@ -307,9 +304,6 @@ impl World {
     }
 
     /// The primary reads all blocks.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn read_back_at_primary(&mut self) -> Result<()> {
         let swept = |w: &World| w.agents.as_ref().map_or(0, Agents::swept);
         let before = swept(self);
@@ -320,9 +314,6 @@ impl World {
     }
 
     /// A planned move, requested until it is made; the other host then takes commits.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn other_becomes_primary(&mut self) -> Result<()> {
         self.busy = true;
         let primary = |w: &World| w.agents.as_ref().and_then(Agents::primary);

@@ -105,9 +105,6 @@ fn config(seat: &Seat<'_>, plan: &Plan, gateways: usize) -> AgentConfig {
 
 impl Agent {
     /// Starts it.
-    ///
-    /// # Errors
-    /// No runtime.
     pub fn start(
         now: u64,
         seat: &Seat<'_>,

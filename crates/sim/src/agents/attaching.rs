@@ -65,9 +65,6 @@ pub struct Attaching {
 
 impl Attaching {
     /// Starts it.
-    ///
-    /// # Errors
-    /// No runtime.
     pub fn start(now: u64, at: usize, net: &Net, options: Options) -> std::io::Result<Self> {
         let slices = Slices::new(now)?;
         let (said, stop): (Arc<Mutex<Said>>, _) = (Arc::default(), CancellationToken::new());
@@ -165,9 +162,6 @@ impl Attaching {
 
     /// Answers since the last call, each with its user and the time of its request. `taken`: gateways have granted the
     /// set to another owner after this epoch.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn answers(
         &mut self,
         who: &str,

@@ -114,9 +114,6 @@ impl Database {
     }
 
     /// Starts it on the pool.
-    ///
-    /// # Errors
-    /// It runs already.
     pub fn start(&mut self) -> Result<(), String> {
         if self.phase != Phase::Gone {
             return Err(format!("the database is there already: {:?}", self.phase));
@@ -206,9 +203,6 @@ impl Database {
     }
 
     /// Runs it up to now. True: it has just ended, since its device is gone.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn tick(&mut self, device: Option<&Attaching>, lent: &mut Lent<'_>) -> Result<bool, Broken> {
         self.hangs = lent.now < self.hung_until;
         if !self.lives() || self.hangs {
@@ -287,9 +281,6 @@ impl Database {
     }
 
     /// Handles an answer of its device. True: it has ended because of it.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn done(&mut self, serial: u64, asked: u64, outcome: Outcome, lent: &mut Lent<'_>) -> Result<bool, Broken> {
         if serial != self.serial {
             return Ok(false);

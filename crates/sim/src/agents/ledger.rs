@@ -101,9 +101,7 @@ impl Ledger {
     }
 
     /// The database of `epoch` has recovered up to `end`, with `log`; `least` was acknowledged before it began to read.
-    ///
-    /// # Errors
-    /// LEDGER-L1.
+    /// Checks LEDGER-L1.
     pub fn recover(
         &mut self,
         who: &str,
@@ -133,10 +131,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The database of `epoch` acknowledges commit `number` to a client.
-    ///
-    /// # Errors
-    /// LEDGER-L2.
+    /// The database of `epoch` acknowledges commit `number` to a client. Checks LEDGER-L2.
     pub fn acknowledge(&mut self, who: &str, epoch: u64, number: u64, id: Id) -> Result<(), Broken> {
         self.commits += 1;
         if epoch < self.recovered_epoch {

@@ -146,9 +146,6 @@ impl Pool {
     }
 
     /// Handles an answer of its device.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn done(
         &mut self,
         serial: u64,

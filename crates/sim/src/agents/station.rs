@@ -226,9 +226,6 @@ impl Station {
 
     /// Runs it up to now. `taken`: gateways know that another owner was granted the set after that epoch, or that it
     /// was ended by hand.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn tick(&mut self, lent: &mut Lent<'_>, taken: impl Fn(u64) -> bool) -> Result<(), Broken> {
         let now = lent.now;
         if !self.powered {

@@ -93,9 +93,6 @@ impl World {
     }
 
     /// Runs the attaching hosts up to now.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn run_attached(&mut self) -> Result<()> {
         let outcome = self.with_attached(Attached::run).unwrap_or(Ok(()));
         let fatal = crate::host::take_fatal();
@@ -169,9 +166,6 @@ impl World {
     }
 
     /// The devices survived all faults of the gateways: the same ones show everything.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn read_back_attached(&mut self) -> Result<()> {
         let active = self.active;
         let swept = move |w: &World| w.attached.as_ref().map_or(0, |attached| attached.owners[active].swept);
@@ -183,9 +177,6 @@ impl World {
     }
 
     /// The other owner attaches once this one has detached, and reads everything.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn other_attaches(&mut self) -> Result<()> {
         if self.agents.is_some() {
             return self.other_becomes_primary();

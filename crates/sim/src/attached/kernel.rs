@@ -293,41 +293,26 @@ impl User {
     }
 
     /// As [`Requests::read`].
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn read(&self, offset: u64, len: u32) -> Result<Vec<ReadPart>, RequestError> {
         self.device.ask(self.number, Request::Read { offset, len }).await
     }
 
     /// As [`Requests::write`].
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), RequestError> {
         self.device.ask(self.number, Request::Write { offset, data }).await.map(|_| ())
     }
 
     /// As [`Requests::trim`].
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn trim(&self, offset: u64, len: u32) -> Result<(), RequestError> {
         self.device.ask(self.number, Request::Trim { offset, len }).await.map(|_| ())
     }
 
     /// As [`Requests::zero`].
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn zero(&self, offset: u64, len: u32) -> Result<(), RequestError> {
         self.device.ask(self.number, Request::Zero { offset, len }).await.map(|_| ())
     }
 
     /// As [`Requests::flush`].
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn flush(&self) -> Result<(), RequestError> {
         self.device.ask(self.number, Request::Flush).await.map(|_| ())
     }

@@ -24,9 +24,6 @@ const STILL: u64 = 600_000;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn late_loss(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

@@ -301,9 +301,6 @@ impl Owner {
     }
 
     /// Runs it up to now.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn tick(&mut self, lent: &mut Lent<'_>) -> Result<(), String> {
         let now = lent.now;
         if !self.is_up() {
@@ -476,9 +473,6 @@ impl Owner {
     }
 
     /// Answers since the last call; `taken`: gateways know that another owner was granted the set after this one.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn answers(&mut self, lent: &mut Lent<'_>, taken: impl Fn(u64) -> bool) -> Result<(), String> {
         let done = std::mem::take(&mut *lock(&self.done));
         let life = self.life;

@@ -37,9 +37,6 @@ pub fn doors(gateways: usize) -> Vec<String> {
 }
 
 /// Attach options; the seed decides the variable ones.
-///
-/// # Errors
-/// An invalid name.
 pub fn options(
     rng: &mut Rng,
     (name, at): (&str, usize),

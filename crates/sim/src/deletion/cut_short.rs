@@ -38,9 +38,6 @@ struct Done {
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn deletion_cut_short(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

@@ -16,9 +16,6 @@ const ENDS: u64 = 240_000;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn ended_group(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 19);
         self.busy = true;

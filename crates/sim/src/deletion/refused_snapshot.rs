@@ -19,9 +19,6 @@ const ENDS: u64 = 120_000;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn refused_snapshot(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 16);
         self.busy = true;

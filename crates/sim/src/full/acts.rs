@@ -74,9 +74,6 @@ impl World {
     }
 
     /// May fill disks now, or free them.
-    ///
-    /// # Errors
-    /// A gateway that cannot be started.
     pub fn fill_disks(&mut self) -> Result<()> {
         let Some(mut full) = self.full.take() else { return Ok(()) };
         let outcome = full.tick(self);

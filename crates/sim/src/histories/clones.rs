@@ -65,9 +65,6 @@ struct Pair {
 }
 
 /// The history of `seed`, whose origin is `world`.
-///
-/// # Errors
-/// The broken rule.
 pub async fn history(seed: u64, world: World, steps: Option<u64>, loud: bool) -> Result<Sums, String> {
     let mut pair = Pair::new(seed, world, loud).await;
     let drawn = pair.rng.range(STEPS.0, STEPS.1) * 2;

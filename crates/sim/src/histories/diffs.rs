@@ -34,10 +34,7 @@ fn by_name(volumes: &Volumes) -> BTreeMap<&str, &Volume> {
 
 impl World {
     /// Turns images of one snapshot's volumes into those of another one, both by name. `false`: the maps could not be
-    /// read now.
-    ///
-    /// # Errors
-    /// The result differs from the other snapshot.
+    /// read now. Fails when the result differs from the other snapshot.
     pub async fn compare_snapshots(&mut self, earlier: &Name, later: &Name) -> Result<bool, String> {
         let state = self.state();
         let (Some(a), Some(b)) = (state.snapshots.get(earlier), state.snapshots.get(later)) else { return Ok(true) };

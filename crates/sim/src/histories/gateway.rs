@@ -31,7 +31,7 @@ use holdfast_set::space::{SpaceKeeper, SpaceSettings};
 use holdfast_set::uploader::{UploadSettings, Uploader};
 use holdfast_store::{Health, ObjectStore, RetryPolicy, Switch};
 use holdfast_types::sync::RwLockExt;
-use holdfast_types::{Epoch, LogId, MemberId, Name, Sectors, SetId};
+use holdfast_types::{LogId, MemberId, Name, Sectors, SetId};
 use holdfast_volume::head::{Keyring, SetLife};
 use holdfast_volume::map::LeafShape;
 use holdfast_volume::segment::Codec;
@@ -130,17 +130,8 @@ impl Common {
     pub fn new(seed: u64, rng: &mut Rng, log: NodeLog, several: bool, shape: Shape) -> Self {
         let key = keys::set_key(SET, &[1].into(), 1);
         let entry = SetEntry {
-            name: name("set"),
-            policy: holdfast_control::policy::Policy::default(),
-            store_url: String::new(),
-            wrapped_key: keys::wrapped([1]),
-            key_id: 1,
-            created_by: MemberId(1),
             initial_members: (1..=GATEWAYS).map(MemberId).collect(),
-            base_epoch: Epoch(0),
-            generation: FIRST_GENERATION,
-            restored: None,
-            voters: Default::default(),
+            ..SetEntry::new(&name("set"), &keys::wrapped([1]), 1, MemberId(1))
         };
         let bytes = rng.pick(&[1, 32 << 10, 1 << 20]);
         let upload = UploadSettings {
@@ -345,6 +336,7 @@ impl Gateway {
             health,
             switch,
             timing: TIMING,
+            traces: None,
             stop: stop.clone(),
         });
         let space = SpaceKeeper::new(server.clone(), mapping.clone(), common.space, stop.clone());
@@ -373,9 +365,6 @@ impl Gateway {
     }
 
     /// A client's connection to a volume, or to one of a snapshot.
-    ///
-    /// # Errors
-    /// The reason against it.
     pub async fn open(&self, volume: &Name, snapshot: Option<&Name>) -> Result<OpenedExport, Refusal> {
         let set = self.server.name.clone();
         let snapshot = snapshot.map(|name| SnapshotExport { name: name.clone(), token: None });
@@ -395,9 +384,6 @@ impl Drop for Gateway {
 }
 
 /// A journal that is never written.
-///
-/// # Errors
-/// It cannot be opened.
 pub fn empty_log() -> anyhow::Result<NodeLog> {
     let config = holdfast_log::LogConfig::new("nowhere");
     let disk = holdfast_testkit::SimDisk::new();

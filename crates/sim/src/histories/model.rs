@@ -161,10 +161,7 @@ impl Volume {
         cells(lba..lba + 1).next().map_or(0, |(_, places)| self.cells[places.start])
     }
 
-    /// Compares the result of a read from `lba` on.
-    ///
-    /// # Errors
-    /// The first sector that differs.
+    /// Compares the result of a read from `lba` on. The error names the first sector that differs.
     pub fn compare(&self, lba: u64, sectors: u64, parts: &[ReadPart]) -> Result<(), String> {
         let mut at = lba;
         for part in parts {

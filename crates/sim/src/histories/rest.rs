@@ -105,10 +105,7 @@ impl World {
         Ok(named)
     }
 
-    /// Everything named is there, including that of unprocessed dropped roots.
-    ///
-    /// # Errors
-    /// The missing object.
+    /// Everything named is there, including that of unprocessed dropped roots. The error names the missing object.
     pub fn check_named(&mut self) -> Result<(), String> {
         self.state().self_check();
         let mut named = self.named()?;
@@ -120,9 +117,6 @@ impl World {
     }
 
     /// R9: damages, for good, a dropped root that was not processed yet.
-    ///
-    /// # Errors
-    /// The head cannot be read.
     pub fn spoil_a_dropped_root(&mut self) -> Result<(), String> {
         let heads = self.heads()?;
         let named: Vec<ObjectId> = heads.iter().flat_map(roots_of).map(|root| root.object).collect();
@@ -205,9 +199,6 @@ impl World {
     /// Brings the set to rest: the store answers, there are no writes, and the leader has all the time it needs: first
     /// the present one (SPACE-G4), then a new one. Then everything is read, and the store must hold exactly what the
     /// state names.
-    ///
-    /// # Errors
-    /// The broken rule.
     pub async fn come_to_rest(&mut self) -> Result<(), String> {
         self.set_weather(Weather::default());
         {

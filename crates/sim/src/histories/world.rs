@@ -119,10 +119,8 @@ impl World {
         RequestId(u128::from(self.rng.draw()) << 64 | u128::from(self.rng.draw()))
     }
 
-    /// Sends a command to the leader, again while the outcome is unknown (R12). `None`: refused.
-    ///
-    /// # Errors
-    /// No answer for too long.
+    /// Sends a command to the leader, again while the outcome is unknown (R12). `None`: refused. Fails without an
+    /// answer for too long.
     pub async fn command(&self, command: &SetCommand) -> Result<Option<SetAnswer>, String> {
         let asked = async {
             loop {
@@ -138,9 +136,6 @@ impl World {
     }
 
     /// One step.
-    ///
-    /// # Errors
-    /// The broken rule.
     pub async fn step(&mut self) -> Done {
         self.stats.steps += 1;
         match self.common.shape.step(self.rng.below(100)) {
@@ -216,9 +211,6 @@ impl World {
     }
 
     /// A connection to the volume, retried like a client until it is accepted.
-    ///
-    /// # Errors
-    /// It is not accepted.
     pub async fn device(&mut self, id: VolumeId) -> Result<Arc<dyn Device>, String> {
         if let Some(open) = self.open.get(&id).filter(|open| !open.closed.is_cancelled()) {
             return Ok(open.device.clone());
@@ -313,9 +305,7 @@ impl World {
     }
 
     /// Reads and compares. `false`: the gateway has closed the connection, since its store gives no valid answer.
-    ///
-    /// # Errors
-    /// The content differs.
+    /// Fails when the content differs.
     pub async fn read_range(&mut self, id: VolumeId, lba: u64, sectors: u64) -> Result<bool, String> {
         let device = self.device(id).await?;
         let inside = self.volumes().get(&id).is_some_and(|volume| lba + sectors <= volume.size);
@@ -357,10 +347,8 @@ impl World {
         Ok(())
     }
 
-    /// Reads one window, or all, of each volume of a snapshot. `false`: some could not be read now.
-    ///
-    /// # Errors
-    /// The content differs.
+    /// Reads one window, or all, of each volume of a snapshot. `false`: some could not be read now. Fails when the
+    /// content differs.
     pub async fn read_whole_snapshot(&mut self, snapshot: &Name, all: bool) -> Result<bool, String> {
         let Some(found) = self.state().snapshots.get(snapshot).cloned() else { return Ok(true) };
         let then = self.common.journal.order().model.shown(found.request, found.upto.index.0);

@@ -175,9 +175,6 @@ impl Administrator {
 
 impl World {
     /// Runs the administrator up to now.
-    ///
-    /// # Errors
-    /// A gateway that cannot be started.
     pub fn tend_members(&mut self) -> Result<()> {
         let mut administrator = std::mem::take(&mut self.administrator);
         let outcome = administrator.tick(self);
@@ -229,9 +226,6 @@ impl World {
 
     /// The gateway at `index` ended with `why`. Allowed if it was asked to leave and no group needs its vote any more;
     /// then its machine is replaced.
-    ///
-    /// # Errors
-    /// It should not have ended; failure at the disk.
     pub fn ended(&mut self, index: usize, why: &str) -> Result<()> {
         let member = self.places[index].unwrap_or(0);
         let copy = ["is not who it says: boot counter", "is not who it says: disk", "answers at this member's address"];

@@ -24,10 +24,7 @@ impl Scratch {
         (self.last, to)
     }
 
-    /// A change was answered with success.
-    ///
-    /// # Errors
-    /// R1, R2: it had no effect when a later owner looked.
+    /// A change was answered with success. Errors: R1, R2: it had no effect when a later owner looked.
     pub fn answered(&mut self, serial: u64) -> Result<(), String> {
         if self.lost.contains(&serial) {
             return Err(format!(
@@ -40,10 +37,8 @@ impl Scratch {
         Ok(())
     }
 
-    /// A read by the owner that has the set, asked with no change under way.
-    ///
-    /// # Errors
-    /// R3: it shows something else than the last change.
+    /// A read by the owner that has the set, asked with no change under way. Errors: R3: it shows something else than
+    /// the last change.
     pub fn read(&self, found: u64) -> Result<(), String> {
         let expected = self.shown;
         if found == expected || self.under_way.is_some_and(|(_, to)| to == found) {
@@ -52,10 +47,8 @@ impl Scratch {
         Err(format!("R3: a block that is trimmed reads as {found}, expected {expected} (0: zeroes)"))
     }
 
-    /// The first read of a later owner: what was under way has taken effect, or never will.
-    ///
-    /// # Errors
-    /// R1, R4: it shows neither what was there nor the change under way.
+    /// The first read of a later owner: what was under way has taken effect, or never will. Errors: R1, R4: it shows
+    /// neither what was there nor the change under way.
     pub fn resolve(&mut self, found: u64) -> Result<(), String> {
         self.read(found).map_err(|why| format!("R1, R4: a later owner looks: {why}"))?;
         if let Some((serial, to)) = self.under_way.take()

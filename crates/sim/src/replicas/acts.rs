@@ -7,9 +7,6 @@ use holdfast_types::Lba;
 
 impl World {
     /// Checks one gateway after its slice: whether it may serve, and its state against the others' at the same index.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn check(&mut self, index: usize) -> Result<()> {
         self.check_votes(index)?;
         let Some(set) = self.set(index) else { return Ok(()) };

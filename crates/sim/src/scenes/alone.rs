@@ -14,9 +14,6 @@ const JOIN: usize = 2;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn alone(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 14);
         self.busy = true;

@@ -39,9 +39,6 @@ fn entries_of_group_0(bytes: &[u8]) -> Vec<(u64, usize)> {
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn bad_record(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 18);
         self.busy = true;

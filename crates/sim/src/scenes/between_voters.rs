@@ -17,9 +17,6 @@ const STANDS: u64 = 20;
 
 impl World {
     /// See the module. Without a machine to spare there is no such course.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn between_voters(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 15);
         self.busy = true;

@@ -30,9 +30,6 @@ impl World {
     }
 
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn changed_times(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 24);
         self.busy = true;

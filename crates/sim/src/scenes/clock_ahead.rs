@@ -15,9 +15,6 @@ const ASKED: u64 = 2_000;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn clock_ahead(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

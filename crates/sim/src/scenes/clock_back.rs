@@ -22,9 +22,6 @@ const DELETIONS: usize = 3;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn clock_back(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

@@ -12,9 +12,6 @@ const WAITS: u64 = 500;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn closed_full(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 21);
         self.busy = true;
@@ -37,9 +34,6 @@ impl World {
 
     /// The disk of `host` takes no more files, until its journal has entries that wait for room: it has not written
     /// for `waits` ms.
-    ///
-    /// # Errors
-    /// No progress.
     pub(super) fn fill_disk(&mut self, host: usize, waits: u64) -> Result<()> {
         let disk = self.hosts[host].disk.clone();
         let (mut writes, mut since) = (disk.writes(), self.now);

@@ -72,9 +72,6 @@ fn last_of(disk: &SimDisk, files: &[String], kind: u8) -> Option<(String, usize)
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn damaged_disks(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 10);
         self.busy = true;
@@ -98,9 +95,6 @@ impl World {
 
     /// A gateway is killed between the steps of its readmission (QUARANTINE-Q3): when its state snapshot is removed and
     /// its log is not dropped yet, and when that is dropped and the note does not say so yet.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn healing_cut_short(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 10);
         self.busy = true;

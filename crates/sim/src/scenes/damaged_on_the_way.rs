@@ -16,9 +16,6 @@ const KNOWN_BY: &str = "damaged-on-the-way";
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn damaged_on_the_way(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 17);
         self.busy = true;

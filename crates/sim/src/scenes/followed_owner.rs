@@ -22,9 +22,6 @@ fn region(host: usize) -> Result<Name> {
 
 impl World {
     /// Each gateway stands in a region of its own, before they are started.
-    ///
-    /// # Errors
-    /// An invalid name.
     pub(super) fn stand_apart(&mut self) -> Result<()> {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             host.locality = Some(Locality::of_region(region(index)?));
@@ -33,9 +30,6 @@ impl World {
     }
 
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn followed_owner(&mut self) -> Result<()> {
         // No client takes the set meanwhile.
         self.clients.clear();

@@ -14,9 +14,6 @@ const DISK: u128 = 7300;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn last_gateway(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

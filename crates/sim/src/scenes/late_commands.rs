@@ -237,9 +237,6 @@ impl Proposer {
 }
 
 /// Group 0 refuses the command for a reason that `fits`, and its members stay as they are.
-///
-/// # Errors
-/// It does not.
 pub(super) async fn cluster_refuses(
     node: &Node,
     command: ClusterCommand,
@@ -301,9 +298,6 @@ async fn deletion(node: Arc<Node>, set: SetId) -> Result<()> {
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn late_commands(&mut self) -> Result<()> {
         self.until(60_000, "members settled", |w| w.members_missing().is_none())?;
         self.until(60_000, "a leader", |w| w.leader().is_some())?;

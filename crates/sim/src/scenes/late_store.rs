@@ -21,9 +21,6 @@ const ON: u64 = 3_000;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn late_store(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

@@ -14,9 +14,6 @@ const LOST: u64 = 8;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn lying_disk(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 13);
         self.busy = true;
@@ -47,9 +44,6 @@ impl World {
 
     /// Whether gateway `index` ended for `fatal` because its log went backwards, and its disk is known to lie: then it
     /// is started again.
-    ///
-    /// # Errors
-    /// A gateway that does not start.
     pub fn went_backwards(&mut self, index: usize, fatal: &[String]) -> Result<bool> {
         if self.liar != Some(index) || !fatal.iter().all(|what| what.contains("log went backwards")) {
             return Ok(false);

@@ -19,9 +19,6 @@ const ENDS: u64 = 240_000;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or a move that does not end.
     pub(super) fn moved_voters(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 53);
         self.busy = true;

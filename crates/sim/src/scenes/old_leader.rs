@@ -18,9 +18,6 @@ const TOGETHER: u64 = 8_000;
 
 impl World {
     /// See the module. With fewer members, of which a change of members needs the old leader, there is no such course.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn old_leader(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 11);
         self.busy = true;
@@ -81,9 +78,6 @@ impl World {
     }
 
     /// The gateway at `host` asks for votes.
-    ///
-    /// # Errors
-    /// It does not run the group.
     pub(super) fn stands(&mut self, host: usize, id: GroupId) -> Result<()> {
         let group = self.group(host, id).context("no group")?;
         let process = self.hosts[host].process.as_ref().context("no process")?;

@@ -13,9 +13,6 @@ const OTHER: u128 = CLUSTER + 1;
 
 impl World {
     /// See the module. Without a machine to spare there is no such course.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn other_cluster(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

@@ -18,9 +18,6 @@ const ASKED: usize = 1;
 
 impl World {
     /// See the module. Without a machine to spare there is no such course.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn other_disk(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

@@ -17,9 +17,6 @@ const FREES: u64 = 15_000;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn purged_full(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 23);
         for round in 1..=ROUNDS {

@@ -65,9 +65,6 @@ impl World {
     }
 
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn stalled_client(&mut self) -> Result<()> {
         // No client takes the set meanwhile.
         self.clients.clear();

@@ -12,9 +12,6 @@ use holdfast_types::MemberId;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn stopped_leader(&mut self) -> Result<()> {
         self.busy = true;
         self.works("the first writes")?;

@@ -15,9 +15,6 @@ const WRITE_MS: u64 = 5;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub(super) fn torn_marker(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 22);
         self.busy = true;

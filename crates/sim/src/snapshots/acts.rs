@@ -197,9 +197,6 @@ fn compare(world: &World, name: &str, kept: &KnownSnapshot, data: &[Vec<u8>]) ->
 
 impl World {
     /// Runs the snapshots' keeper up to now.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn tend_snapshots(&mut self) -> Result<()> {
         self.with_keeper(|keeper, world| keeper.tick(world))
     }
@@ -243,9 +240,6 @@ impl World {
     }
 
     /// After everything has healed: every snapshot has its content, and the schedule has one for the present periods.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn settle_snapshots(&mut self) -> Result<()> {
         self.until(60_000, "the snapshot that is asked for", |w| w.keeper.current.is_none())?;
         let names: Vec<String> = self.keeper.kept.keys().cloned().collect();

@@ -24,9 +24,6 @@ const OTHER_COMMIT: &str = "another checkpoint was committed";
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn overtaken_mover(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 20);
         for in_comparison in [false, true] {

@@ -17,9 +17,6 @@ const STALE: u64 = 12_000;
 
 impl World {
     /// See the module.
-    ///
-    /// # Errors
-    /// A broken rule, or no progress.
     pub fn left_stores(&mut self) -> Result<()> {
         let mut rng = Rng::new(self.seed, 8);
         self.busy = true;

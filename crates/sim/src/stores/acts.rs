@@ -62,9 +62,6 @@ impl World {
     }
 
     /// Runs the stores' faults up to now, and checks their content.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub fn tend_stores(&mut self) -> Result<()> {
         if !self.stores.several() || self.set_goes {
             return Ok(());
@@ -280,9 +277,6 @@ impl World {
     }
 
     /// SIMSTORE-D3, after everything has healed and without writes.
-    ///
-    /// # Errors
-    /// The broken rule.
     pub fn settle_stores(&mut self) -> Result<()> {
         if !self.stores.several() {
             return Ok(());
@@ -321,9 +315,6 @@ impl World {
 
     /// With each store down in turn, everything is read back after a power cut of all, and a checkpoint is made. In a
     /// short run only one store.
-    ///
-    /// # Errors
-    /// The broken rule.
     pub fn without_each_store(&mut self) -> Result<()> {
         if !self.stores.several() {
             return Ok(());

@@ -209,9 +209,6 @@ pub(crate) fn present(source: KeySource) -> Result<Keys, StoreUrlError> {
 
 /// Whether a file of access keys can be used: whole, in the format, and of nobody else. It may lack the default
 /// profile, because URLs of stores may name others. Reads the file: may block.
-///
-/// # Errors
-/// [`CredentialsProblem`].
 pub fn check_credentials_file(path: &Path) -> Result<(), CredentialsProblem> {
     let (_, text) = read(path)?;
     match parse(&text, DEFAULT_PROFILE) {

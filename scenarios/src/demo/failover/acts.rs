@@ -55,10 +55,8 @@ struct Counted {
 }
 
 impl Lab {
-    /// One fault, from load to ledger.
-    ///
-    /// # Errors
-    /// When clients do not continue within [`LIMIT`], or the cut-off host can still write.
+    /// One fault, from load to ledger. Fails when clients do not continue within [`LIMIT`], or the cut-off host can
+    /// still write.
     pub fn act(&mut self, round: u32, kind: Kind) -> Result<Act> {
         let from = self.stage.primary()?;
         step(format!("Round {round}: {} (primary is {})", kind.words(), self.stage.hosts[from].name));

@@ -29,10 +29,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Starts all of it.
-    ///
-    /// # Errors
-    /// When something does not come up.
+    /// Starts all of it. Fails when something does not come up.
     pub fn start(bin: &Path, dir: &Path, scale: u32, load: u64, secure: bool) -> Result<Self> {
         let stage = Stage::start(bin, dir, secure)?;
         step("pgbench, the ledger");
@@ -50,10 +47,8 @@ impl Lab {
         self.pgbench_said().broken
     }
 
-    /// The same once pgbench is complete: then all earlier breaks are counted.
-    ///
-    /// # Errors
-    /// When it is not complete within [`LIMIT`].
+    /// The same once pgbench is complete: then all earlier breaks are counted. Fails when it is not complete within
+    /// [`LIMIT`].
     pub fn broken_before(&self) -> Result<u64> {
         let mut last = self.whole();
         wait_until(LIMIT, || {
@@ -86,10 +81,7 @@ impl Lab {
         Ok(after.broken)
     }
 
-    /// Checks the whole run, and ends it.
-    ///
-    /// # Errors
-    /// When a check fails.
+    /// Checks the whole run, and ends it. Fails when a check fails.
     pub fn finish(mut self) -> Result<()> {
         step("Checking the database as a whole");
         let primary = self.stage.primary()?;

@@ -126,10 +126,7 @@ impl Summary {
         self.figures = KINDS.into_iter().flat_map(|kind| figures(&self.acts, kind)).collect();
     }
 
-    /// Writes it into `dir`.
-    ///
-    /// # Errors
-    /// When it cannot be written.
+    /// Writes it into `dir`. Fails when it cannot be written.
     pub fn save(&self, dir: &Path) -> Result<()> {
         Ok(std::fs::write(dir.join(FILE), serde_json::to_vec_pretty(self)?)?)
     }

@@ -45,10 +45,7 @@ pub(super) struct Target {
 }
 
 impl Flood {
-    /// `each` clients at each of the `targets`.
-    ///
-    /// # Errors
-    /// An address that is none.
+    /// `each` clients at each of the `targets`. Fails for a text that is no address.
     pub(super) fn start(targets: Vec<Target>, each: usize) -> Result<Self> {
         let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(Counts::default()));
         let mut shares: Vec<Vec<Client>> = (0..THREADS).map(|_| Vec::new()).collect();

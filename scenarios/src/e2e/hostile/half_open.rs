@@ -42,10 +42,7 @@ pub(super) struct Process {
     pub(super) doors: Vec<Door>,
 }
 
-/// Measures, prints, and checks.
-///
-/// # Errors
-/// When a connection costs too much, or too few stayed open to say anything.
+/// Measures, prints, and checks. Fails when a connection costs too much, or too few stayed open to say anything.
 pub(super) fn measure(process: &Process) -> Result<()> {
     let name = &process.name;
     for door in &process.doors {

@@ -92,10 +92,7 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// Starts both, each with a connection of its own.
-    ///
-    /// # Errors
-    /// When they cannot connect.
+    /// Starts both, each with a connection of its own. Fails when they cannot connect.
     pub(crate) fn start(uri: &Uri) -> Result<Self> {
         let blocks = (0..BLOCKS).map(|_| Block::default()).collect();
         let (stop, writes, reads) = (AtomicBool::new(false), Side::default(), Side::default());
@@ -113,10 +110,8 @@ impl Pulse {
         Ok(Self { shared, threads })
     }
 
-    /// Waits until so many further requests of each of them are answered.
-    ///
-    /// # Errors
-    /// When one of them has ended, or the answers do not come.
+    /// Waits until so many further requests of each of them are answered. Fails when one of them has ended, or the
+    /// answers do not come.
     pub(crate) fn goes_on(&self, more: u64) -> Result<()> {
         let Shared { writes, reads, .. } = &*self.shared;
         let (wrote, was_read) = (writes.answered(), reads.answered());
@@ -137,10 +132,8 @@ impl Pulse {
         [self.shared.writes.take(), self.shared.reads.take()]
     }
 
-    /// Stops both, and reads all blocks. Returns how many writes were acknowledged.
-    ///
-    /// # Errors
-    /// When one of them had an error, read what it should not, or an acknowledged write is lost.
+    /// Stops both, and reads all blocks. Returns how many writes were acknowledged. Fails when one of them had an
+    /// error, read what it should not, or an acknowledged write is lost.
     pub(crate) fn end(self, uri: &Uri) -> Result<u64> {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {

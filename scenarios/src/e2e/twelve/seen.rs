@@ -58,10 +58,7 @@ fn group(status: &Value, index: &BTreeMap<u64, usize>, group: u64) -> SetSeen {
 }
 
 impl Seen {
-    /// Reads a status.
-    ///
-    /// # Errors
-    /// When it does not have what every status has.
+    /// Reads a status. Fails when it does not have what every status has.
     pub(crate) fn read(status: &Value) -> Result<Self> {
         let members = status["members"].as_array().with_context(|| format!("a status without members: {status}"))?;
         let mut seen = Self::default();

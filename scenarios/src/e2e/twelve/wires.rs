@@ -40,10 +40,8 @@ impl Wires {
         Self { lines: Arc::new(lines), peers: Arc::new(peers), strange: Arc::default() }
     }
 
-    /// A relay in front of a gateway that listens at `far`. Returns the address that it should advertise.
-    ///
-    /// # Errors
-    /// When there is no port for it.
+    /// A relay in front of a gateway that listens at `far`. Returns the address that it should advertise. Fails when
+    /// there is no port for it.
     pub(crate) fn lead_to(&self, gateway: usize, far: String) -> Result<String> {
         let (lines, peers, strange) = (self.lines.clone(), self.peers.clone(), self.strange.clone());
         let farthest = (0..lines.len()).max_by_key(|from| round_trip(*from, gateway)).unwrap_or(0);

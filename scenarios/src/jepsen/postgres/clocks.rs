@@ -52,10 +52,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Right clocks, with files in `dir` and the build of clock.c in `tools`.
-    ///
-    /// # Errors
-    /// When the tool is missing.
+    /// Right clocks, with files in `dir` and the build of clock.c in `tools`. Fails when the tool is missing.
     pub fn make(tools: &Path, dir: &Path) -> Result<Self> {
         let files = (0..GATEWAYS).map(|gateway| dir.join(format!("{}.clock", name(gateway)))).collect();
         let clocks = Self { tool: tools.join("clock"), files, preload: tools.join("clock.so") };
@@ -71,10 +68,7 @@ impl Clocks {
         env.map(|(key, path)| (key.into(), path.display().to_string())).into()
     }
 
-    /// Makes all of them wrong, or only reports so.
-    ///
-    /// # Errors
-    /// When one cannot be changed.
+    /// Makes all of them wrong, or only reports so. Fails when one cannot be changed.
     pub fn begin(&self, wrong: Wrong, really: bool, chance: &mut Seeded) -> Result<(Turned, String)> {
         let by = amounts(wrong, chance);
         let mut before = Vec::new();
@@ -88,10 +82,8 @@ impl Clocks {
         Ok((Turned { wrong, by: if really { by } else { [0; GATEWAYS] }, before }, told.join(", ")))
     }
 
-    /// Makes them right; returns how often each wrong clock was read, and whether all were.
-    ///
-    /// # Errors
-    /// When one cannot be changed.
+    /// Makes them right; returns how often each wrong clock was read, and whether all were. Fails when one cannot be
+    /// changed.
     pub fn end(&self, turned: &Turned) -> Result<(String, bool)> {
         let mut told = Vec::new();
         let mut hit = true;

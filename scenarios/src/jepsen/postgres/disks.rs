@@ -52,10 +52,8 @@ pub struct Disk {
 
 impl Disk {
     /// Mounts an empty disk at `at`, visible only to processes with its mounts. A PostgreSQL host copies all of our
-    /// mounts when it boots, and a copy would keep a mount alive that a power cut removes.
-    ///
-    /// # Errors
-    /// When it cannot be mounted.
+    /// mounts when it boots, and a copy would keep a mount alive that a power cut removes. Fails when it cannot be
+    /// mounted.
     pub fn mount(at: &Path, seed: u64, log: &Path) -> Result<Self> {
         let log = File::options().create(true).append(true).open(log).with_context(|| log.display().to_string())?;
         let command = cmd("unshare").args(["--mount", "--"]).arg(std::env::current_exe()?);
@@ -87,10 +85,8 @@ impl Disk {
         Path::new(&format!("/proc/{}/root", self.child.id())).join(at)
     }
 
-    /// Cuts the power of all these at about the same moment: as soon as the first has something to lose.
-    ///
-    /// # Errors
-    /// When one does not confirm it.
+    /// Cuts the power of all these at about the same moment: as soon as the first has something to lose. Fails when one
+    /// does not confirm it.
     pub fn switch_off(mut disks: Vec<&mut Self>) -> Result<()> {
         if let Some(first) = disks.first_mut() {
             first.tell("busy")?;
@@ -100,10 +96,7 @@ impl Disk {
         disks.iter_mut().skip(1).try_for_each(|disk| disk.hears("off"))
     }
 
-    /// Restores the power. Processes with open files must have ended.
-    ///
-    /// # Errors
-    /// When it cannot be mounted again.
+    /// Restores the power. Processes with open files must have ended. Fails when it cannot be mounted again.
     pub fn switch_on(&mut self) -> Result<Left> {
         self.tell("on")?;
         let said = self.answer()?;

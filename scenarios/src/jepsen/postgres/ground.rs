@@ -32,10 +32,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes the needed components below `dir`, the stage's folder; `tools` has the tools of Jepsen's faults.
-    ///
-    /// # Errors
-    /// When something does not come up.
+    /// Makes the needed components below `dir`, the stage's folder; `tools` has the tools of Jepsen's faults. Fails
+    /// when something does not come up.
     pub fn make(needs: Needs, tools: &Path, seed: u64, net: &Net, dir: &Path) -> Result<Self> {
         let cluster = stage::cluster(dir);
         let mut ground = Self { needed: needs != Needs::default(), ..Self::default() };
@@ -84,35 +82,23 @@ impl Ground {
         self.disks.get(gateway).map_or_else(|| stage::cluster(dir).join(name(gateway)), Disk::seen)
     }
 
-    /// The disks.
-    ///
-    /// # Errors
-    /// When this run has none.
+    /// The disks. Fails when this run has none.
     pub fn disks(&mut self) -> Result<&mut [Disk]> {
         anyhow::ensure!(!self.disks.is_empty(), "this run has no disks that lose unsynced data");
         Ok(&mut self.disks)
     }
 
-    /// The clocks.
-    ///
-    /// # Errors
-    /// When this run has only right clocks.
+    /// The clocks. Fails when this run has only right clocks.
     pub fn clocks(&self) -> Result<&Clocks> {
         self.clocks.as_ref().context("this run has no clocks that can be wrong")
     }
 
-    /// The delaying relays.
-    ///
-    /// # Errors
-    /// When this run has no relays between gateways.
+    /// The delaying relays. Fails when this run has no relays between gateways.
     pub fn late(&mut self) -> Result<&mut Late> {
         self.late.as_mut().context("this run has no delaying relays between its gateways")
     }
 
-    /// The S3 server.
-    ///
-    /// # Errors
-    /// When the store of this run is a folder.
+    /// The S3 server. Fails when the store of this run is a folder.
     pub fn store(&mut self) -> Result<&mut Store> {
         self.store.as_mut().context("this run has no S3 server")
     }

@@ -33,10 +33,7 @@ pub struct Late {
 }
 
 impl Late {
-    /// Starts them; they forward at once until told otherwise.
-    ///
-    /// # Errors
-    /// When one does not listen.
+    /// Starts them; they forward at once until told otherwise. Fails when one does not listen.
     pub fn start(net: &Net, between: &Path, log: &Path) -> Result<Self> {
         let mut procs = Vec::new();
         for gateway in 0..GATEWAYS {
@@ -56,19 +53,14 @@ impl Late {
         format!("[advertise]\npeer = \"{}:{BETWEEN}\"\n", address(gateway))
     }
 
-    /// Delays from now on, or only reports so. Returns how many pieces each has delayed before.
-    ///
-    /// # Errors
-    /// When one cannot be changed, or has ended.
+    /// Delays from now on, or only reports so. Returns how many pieces each has delayed before. Fails when one cannot
+    /// be changed, or has ended.
     pub fn begin(&mut self, really: bool) -> Result<Vec<u64>> {
         self.procs.iter_mut().try_for_each(Proc::must_run)?;
         turn_all(if really { LATE } else { AT_ONCE })
     }
 
     /// Ends the delay; returns how many pieces each has delayed, and whether all have.
-    ///
-    /// # Errors
-    /// As [`Late::begin`].
     pub fn end(&mut self, before: &[u64]) -> Result<(String, bool)> {
         self.procs.iter_mut().try_for_each(Proc::must_run)?;
         let held: Vec<u64> = turn_all(AT_ONCE)?.iter().zip(before).map(|(now, was)| now.saturating_sub(*was)).collect();

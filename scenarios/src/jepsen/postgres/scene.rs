@@ -104,10 +104,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Starts it, with the components that the faults need.
-    ///
-    /// # Errors
-    /// When something does not come up.
+    /// Starts it, with the components that the faults need. Fails when something does not come up.
     pub fn start(bin: &Path, dir: &Path, needs: Needs, tools: &Path, seed: u64) -> Result<Self> {
         let net = Stage::net(dir)?;
         let ground = Ground::make(needs, tools, seed, &net, dir)?;
@@ -124,10 +121,8 @@ impl Scene {
         })
     }
 
-    /// Makes a fault. Unless `really`, pretends to: then its end has to notice that nothing happened.
-    ///
-    /// # Errors
-    /// When it cannot be made; or cannot be pretended, since it is judged at once.
+    /// Makes a fault. Unless `really`, pretends to: then its end has to notice that nothing happened. Fails when it
+    /// cannot be made; or cannot be pretended, since it is judged at once.
     pub fn begin(&mut self, fault: Fault, really: bool) -> Result<Said> {
         let later =
             matches!(fault, Fault::Partition(_) | Fault::Loss | Fault::Delay | Fault::Store(_) | Fault::Clock(_));
@@ -176,10 +171,7 @@ impl Scene {
     }
 
     /// Undoes everything; returns the effect of lasting faults, and the primary. The next fault finds everything
-    /// running.
-    ///
-    /// # Errors
-    /// When something does not come back in time; the next end tries again.
+    /// running. Fails when something does not come back in time; the next end tries again.
     pub fn end(&mut self) -> Result<Said> {
         // Read before the rules are removed, needed only after that.
         let packets = self.packets();

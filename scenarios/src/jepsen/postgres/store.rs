@@ -28,10 +28,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Starts both in reach of the gateways.
-    ///
-    /// # Errors
-    /// When the server does not listen.
+    /// Starts both in reach of the gateways. Fails when the server does not listen.
     pub fn start(dir: &Path, seed: u64) -> Result<Self> {
         let server = S3::start_on(dir, HUB)?;
         let front = Proxy::start_on(HUB, &server.address(), seed)?;
@@ -52,10 +49,7 @@ impl Store {
         self.front.played().get(&faults::Fault::SlowDown).copied().unwrap_or_default()
     }
 
-    /// Makes it, or only reports so.
-    ///
-    /// # Errors
-    /// When the server does not exit, or does not stop.
+    /// Makes it, or only reports so. Fails when the server does not exit, or does not stop.
     pub fn begin(&mut self, outage: Outage, really: bool) -> Result<(Begun, String)> {
         let begun = Begun { outage, asked: self.front.asked(), refused: self.refused() };
         let what = match outage {
@@ -80,10 +74,8 @@ impl Store {
         Ok((begun, what.into()))
     }
 
-    /// Ends it; returns how many requests came meanwhile, and whether any was affected.
-    ///
-    /// # Errors
-    /// When the server does not start again.
+    /// Ends it; returns how many requests came meanwhile, and whether any was affected. Fails when the server does not
+    /// start again.
     pub fn end(&mut self, begun: &Begun) -> Result<(String, bool)> {
         // Checked, not assumed: a server that keeps running has affected no request.
         let hit = match begun.outage {

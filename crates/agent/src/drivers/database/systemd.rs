@@ -84,6 +84,22 @@ impl Unit {
         self.fit_as("database.unit", manual)
     }
 
+    /// As [`Unit::fit`], for the unit of another service. Its processes are known by its control group (CGROUP-C1), and
+    /// that has the unit's own name: by an alias none of them would be found, and none would have SIGKILL.
+    ///
+    /// # Errors
+    /// As there; or this is not the unit's own name.
+    pub fn fit_as_service(&self) -> Result<(), String> {
+        self.fit_as("service.unit", "")?;
+        let (unit, id) = (&self.name, self.says("Id"));
+        if id == unit {
+            return Ok(());
+        }
+        Err(format!(
+            "unit {unit}: found that its own name is {id:?}, expected the same: its processes are known by a control group of that name; set service.unit to it"
+        ))
+    }
+
     /// As [`Unit::fit`], for the unit of this setting. `more`: how else it is kept from starting by itself.
     ///
     /// # Errors
@@ -159,7 +175,7 @@ impl Systemd {
     /// # Errors
     /// No answer: nothing is known of it.
     pub async fn look(&self) -> Result<Unit, String> {
-        let keys = "LoadState,ActiveState,SubState,UnitFileState,Restart,Result,Job,WantedBy,RequiredBy,UpheldBy,BoundBy,TriggeredBy";
+        let keys = "Id,LoadState,ActiveState,SubState,UnitFileState,Restart,Result,Job,WantedBy,RequiredBy,UpheldBy,BoundBy,TriggeredBy";
         let shown = run(self.ctl(&["show", "--property", keys]), ASK_LIMIT).await?;
         let unit = Unit::parse(&self.unit, &shown);
         if unit.says("LoadState").is_empty() || unit.says("ActiveState").is_empty() {
@@ -342,6 +358,20 @@ mod tests {
             let why = unit(lines).fit().unwrap_err();
             assert!(why.contains(words), "{lines}: {why}");
         }
+    }
+
+    /// CGROUP-C1: an agent whose settings named an alias of the unit found no process to kill at the end of its lease,
+    /// and its watchdog's helper found none either.
+    #[test]
+    fn a_service_is_named_by_its_units_own_name() {
+        assert_eq!(unit("Id=pg.service").fit_as_service(), Ok(()));
+        let why = unit("Id=mail.service").fit_as_service().unwrap_err();
+        assert!(why.contains("its own name is \"mail.service\"") && why.contains("service.unit"), "{why}");
+        assert!(unit("").fit_as_service().is_err(), "systemd always tells it");
+        let why = unit("Id=pg.service\nRestart=always").fit_as_service().unwrap_err();
+        assert!(why.contains("found Restart=always"), "{why}");
+        // PostgreSQL's processes are known by their data directory.
+        assert_eq!(unit("Id=postgresql@15-main.service").fit(), Ok(()));
     }
 
     #[test]

@@ -146,7 +146,7 @@ async fn a_unit_without_processes_runs_while_it_is_active() {
     let (at, systemctl) = (dir.path().display(), dir.path().join("systemctl"));
     std::fs::write(dir.path().join("state"), "inactive").unwrap();
     let text = format!(
-        "#!/bin/sh\ncase $1 in\nshow) printf 'LoadState=loaded\\nActiveState=%s\\nRestart=no\\nJob=\\n' $(cat {at}/state) ;;\n\
+        "#!/bin/sh\ncase $1 in\nshow) printf 'Id=%s\\nLoadState=loaded\\nActiveState=%s\\nRestart=no\\nJob=\\n' $(cat {at}/id) $(cat {at}/state) ;;\n\
          start) echo active > {at}/state ;;\nstop) echo inactive > {at}/state ;;\nesac\n"
     );
     // By a process of its own: a program that this one has open for writing does not start ("text file busy").
@@ -155,6 +155,7 @@ async fn a_unit_without_processes_runs_while_it_is_active() {
     install.args(["-m", "755"]).args([&dir.path().join("text"), &systemctl]);
     assert!(install.status().unwrap().success());
     let settings = ServiceConfig { check: Some("true".into()), ..ServiceConfig::default() };
+    std::fs::write(dir.path().join("id"), &settings.unit).unwrap();
     let config = AgentConfig { service: Some(settings.clone()), dir: dir.path().into(), ..AgentConfig::default() };
     let service = Service::new(&config, &settings);
     // Nothing is in any group.
@@ -169,4 +170,9 @@ async fn a_unit_without_processes_runs_while_it_is_active() {
     service.start().await.unwrap();
     service.stop(Stop::Fast).await.unwrap();
     assert_eq!(service.probe().await, Some(DatabaseView::Gone));
+    // CGROUP-C1: by an alias, what runs in the unit's group would not be found.
+    std::fs::write(dir.path().join("id"), "nfs-server.service").unwrap();
+    assert!(service.found().await.unwrap_err().contains("nfs-server.service"));
+    assert!(service.start().await.is_err());
+    assert_eq!(service.probe().await, Some(DatabaseView::Gone), "nothing was started");
 }

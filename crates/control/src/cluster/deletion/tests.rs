@@ -2,24 +2,14 @@
 //! (DELETE-D2).
 
 use super::{Anyway, DeletionStage, FINISHED_MAX, Found, GroupVoters, in_the_way};
-use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, MemberRole, Standing};
+use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, RequestId, SetId};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 fn member(id: u64) -> ClusterCommand {
-    let member = Member {
-        id: MemberId(id),
-        name: Name::new(format!("g{id}")).unwrap(),
-        locality: "region=eu".parse().unwrap(),
-        disk: u128::from(id),
-        peer_addr: "a:1".to_owned(),
-        api_addr: "a:2".to_owned(),
-        nbd_addr: "a:3".to_owned(),
-        role: MemberRole::Gateway,
-        standing: Standing::Active,
-    };
+    let member = crate::cluster::member(id, &format!("g{id}"), u128::from(id));
     ClusterCommand::AddMember { member, replaces: None, request: RequestId(u128::from(id)) }
 }
 

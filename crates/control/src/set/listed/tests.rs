@@ -1,7 +1,7 @@
 //! Which snapshots are listed, when and for how long; and the initial state of a recovered set.
 
 use super::*;
-use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterState, Member, MemberRole, Standing};
+use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterState, member};
 use crate::set::create_volume;
 use crate::set::{
     Begin, Links, PendingSnapshot, Restored, RetireOf, SNAPSHOTS_MAX, SetAnswer, SetCommand, SetRefusal, SnapshotId,
@@ -17,6 +17,17 @@ fn name(text: impl Into<String>) -> Name {
 
 fn root(term: u64, random: u128) -> RootRef {
     RootRef { object: ObjectId { term: Term(term), member: MemberId(1), boot: 1, random }, bytes: 9 }
+}
+
+/// Applies commands as consecutive entries of this term.
+fn applies(term: u64) -> impl FnMut(&mut SetState, SetCommand) -> SetAnswer {
+    let mut index = 0;
+    move |state: &mut SetState, command: SetCommand| {
+        index += 1;
+        let answer = state.apply(LogId::new(term, index), &command);
+        state.self_check();
+        answer
+    }
 }
 
 fn volumes(names: &[&str]) -> OrdMap<VolumeId, Volume> {
@@ -108,13 +119,7 @@ fn a_list_is_bounded_and_the_oldest_are_left_out() {
 #[test]
 fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
     let mut old = SetState::new(Epoch(0));
-    let mut index = 0;
-    let mut apply = |state: &mut SetState, command: SetCommand| {
-        index += 1;
-        let answer = state.apply(LogId::new(4, index), &command);
-        state.self_check();
-        answer
-    };
+    let mut apply = applies(4);
     for text in ["a", "b"] {
         apply(&mut old, create_volume(text, 8));
     }
@@ -153,13 +158,7 @@ fn a_set_goes_on_with_the_snapshots_of_its_former_life() {
         "VOLUME-V1: what a rollback brings back has its number for itself"
     );
     assert_eq!(new.kept_roots(), [root(4, 2), root(4, 1)], "SET-S7");
-    let mut index = 0;
-    let mut apply = |state: &mut SetState, command: SetCommand| {
-        index += 1;
-        let answer = state.apply(LogId::new(1, index), &command);
-        state.self_check();
-        answer
-    };
+    let mut apply = applies(1);
     // A log position of the former life means nothing in this one: the snapshot is no safety snapshot of newer writes.
     new.last_change = LogIndex(3);
     let id = |text: &str, made_by| SnapshotId { name: name(text), made_by: RequestId(made_by) };
@@ -244,13 +243,7 @@ fn what_an_earlier_life_left_is_no_safety_snapshot() {
         (LogIndex(0), &volumes(&["data"])),
         "expected only the log position to be dropped"
     );
-    let mut index = 0;
-    let mut apply = |state: &mut SetState, command: SetCommand| {
-        index += 1;
-        let answer = state.apply(LogId::new(1, index), &command);
-        state.self_check();
-        answer
-    };
+    let mut apply = applies(1);
     let id = |text: &str, made_by| SnapshotId { name: name(text), made_by };
     let of = |text: &str| id(text, left.snapshots.get(&name(text)).unwrap().request);
     let back = |safety| SetCommand::Rollback { to: of("monday"), safety, request: RequestId(20) };
@@ -279,17 +272,7 @@ fn what_an_earlier_life_left_is_no_safety_snapshot() {
 #[test]
 fn group_0_keeps_what_a_set_began_with() {
     let mut state = ClusterState::new();
-    let member = Member {
-        id: MemberId(1),
-        name: name("g1"),
-        locality: "region=r".parse().unwrap(),
-        disk: 5,
-        peer_addr: "a:1".to_owned(),
-        api_addr: "a:2".to_owned(),
-        nbd_addr: "a:3".to_owned(),
-        role: MemberRole::Gateway,
-        standing: Standing::Active,
-    };
+    let member = member(1, "g1", 5);
     state.apply(LogId::new(1, 1), &ClusterCommand::AddMember { member, replaces: None, request: RequestId(6) });
     let snapshots = list([("monday", snapshot(3, &["data"]))]);
     let command = ClusterCommand::RestoreSet {

@@ -1,7 +1,7 @@
 //! Effect and removal of pins, and pins in a head.
 
 use super::{CLONE_DEPTH_MAX, CloneOf, Links, PINS_MAX, Pin, PinStanding};
-use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, MemberRole, Standing};
+use crate::cluster::{ClusterAnswer, ClusterCommand, ClusterRefusal, ClusterState, Member, Standing, member};
 use crate::set::{Restored, RetireOf, RootRef, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId};
 use crate::set::{StoredKind, StoredObject};
 use holdfast_types::{Epoch, GroupId, LogId, MemberId, Name, ObjectId, RequestId, SetId, Term};
@@ -184,17 +184,7 @@ fn a_head_goes_back_to_no_older_pins() {
 
 fn cluster() -> ClusterState {
     let mut state = ClusterState::new();
-    let member = Member {
-        id: MemberId(0),
-        name: name("g1"),
-        locality: "region=eu".parse().unwrap(),
-        disk: 5,
-        peer_addr: "a:1".to_owned(),
-        api_addr: "a:2".to_owned(),
-        nbd_addr: "a:3".to_owned(),
-        role: MemberRole::Gateway,
-        standing: Standing::Active,
-    };
+    let member = member(0, "g1", 5);
     let add = ClusterCommand::AddMember { member, replaces: None, request: RequestId(1) };
     assert!(matches!(state.apply(LogId::new(1, 1), &add), ClusterAnswer::MemberAdded { .. }));
     state

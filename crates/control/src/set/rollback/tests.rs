@@ -1,13 +1,11 @@
 //! Conditions and effects of a rollback, and late copies of its request.
 
-use crate::set::create_volume;
 use crate::set::{
     Limit, RetireOf, RootRef, SPACE_REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState, SnapshotId,
     StoredKind, StoredObject,
 };
-use holdfast_types::{
-    Epoch, LogId, LogIndex, MemberId, Name, ObjectId, Owner, RequestId, Term, Token, VolumeId, WriteSeq,
-};
+use crate::set::{acquire_set, create_volume};
+use holdfast_types::{Epoch, LogId, LogIndex, MemberId, Name, ObjectId, RequestId, Term, VolumeId, WriteSeq};
 
 /// A set with consecutively numbered entries, in term 1.
 struct Run {
@@ -48,17 +46,7 @@ impl Run {
 
     fn acquire(&mut self) -> Epoch {
         let token = u128::from(self.index) + 1;
-        let command = SetCommand::Acquire {
-            owner: Owner::new("db").unwrap(),
-            gateway: MemberId(1),
-            token: Token(token),
-            ttl_ms: 3000,
-            request: RequestId(1 << 60 | token),
-            judged_expired: None,
-            force: true,
-            plain: false,
-            at_unix_ms: 0,
-        };
+        let command = acquire_set("db", token, 1 << 60 | token, true);
         assert!(matches!(self.apply(&command), SetAnswer::Granted(_)));
         self.state.epoch
     }

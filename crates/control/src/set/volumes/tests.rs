@@ -2,9 +2,10 @@
 
 use crate::set::{
     Limit, LimitError, SPACE_REQUESTS_REMEMBERED, SetAnswer, SetCommand, SetRefusal, SetState, VolumeChange,
+    acquire_set,
 };
 use holdfast_types::limits::{VOLUME_SECTORS_MAX, VOLUMES_PER_SET_MAX};
-use holdfast_types::{Epoch, Lba, LogId, LogIndex, MemberId, Name, Owner, RequestId, Sectors, Token, VolumeId};
+use holdfast_types::{Epoch, Lba, LogId, LogIndex, Name, RequestId, Sectors, VolumeId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -36,17 +37,7 @@ impl Run {
 
     fn acquire(&mut self) {
         let token = u128::from(self.index) + 1;
-        self.apply(&SetCommand::Acquire {
-            owner: Owner::new("db").unwrap(),
-            gateway: MemberId(1),
-            token: Token(token),
-            ttl_ms: 3000,
-            request: RequestId(1 << 60 | token),
-            judged_expired: None,
-            force: true,
-            plain: false,
-            at_unix_ms: 0,
-        });
+        self.apply(&acquire_set("db", token, 1 << 60 | token, true));
     }
 }
 

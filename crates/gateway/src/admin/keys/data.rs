@@ -2,6 +2,7 @@
 //! nothing is left to do (ADR 0023). `control::keys::data` decides each step from the answers of all gateways.
 
 use super::AdminDoor;
+use crate::admin::member::precondition;
 use crate::node::{Adopted, Node};
 use holdfast_api::{Refusal, RefusalCode, v1};
 use holdfast_control::cluster::{ClusterCommand, ClusterState, Member, SetEntry};
@@ -78,10 +79,6 @@ pub(super) fn of_set(state: &ClusterState, set: SetId, gateways: &[v1::GatewayKe
         Next::Nothing | Next::Seal(_) | Next::Drop(_) => Vec::new(),
     };
     v1::SetKeys { keys: ring.keys.iter().copied().collect(), seals: ring.seals, needs, waits, ..Default::default() }
-}
-
-fn precondition(message: String) -> Refusal {
-    Refusal::new(RefusalCode::Precondition, message)
 }
 
 /// The key ring with one more key, wrapped like the others.

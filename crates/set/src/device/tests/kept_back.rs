@@ -60,7 +60,7 @@ async fn one_sector_that_is_not_in_the_store_is_enough_to_wait_for_it() {
         let connection = world.server.open_plain(Owner::new("host").unwrap()).await.expect("served here");
         let device = VolumeDevice { connection, volume, _used: used };
         let data = Bytes::from(vec![7; 512]);
-        let op = Op { kind: OpKind::Write, volume, lba: Lba(8), sectors: Sectors(1), data };
+        let op = Op { kind: OpKind::Write, volume, lba: Lba(8), sectors: Sectors(1), data, moments: None };
         let pushed = soon(device.connection.serving.sequencer.push(op)).await;
         assert!(matches!(pushed, Ok(Ok(()))), "{pushed:?}");
         let waits = Ok(durability == Durability::Write);

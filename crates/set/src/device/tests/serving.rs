@@ -4,6 +4,7 @@
 use super::*;
 use holdfast_control::set::Limit;
 use holdfast_front::Rates;
+use holdfast_traces::Traces;
 use holdfast_types::Locality;
 
 fn served(server: &SetServer) -> Option<Epoch> {
@@ -48,7 +49,7 @@ async fn continued(server: &SetServer) -> Epoch {
 }
 
 /// Another process of this gateway, with the same log and state.
-fn started_anew(world: &World) -> Arc<SetServer> {
+pub(super) fn started_anew(world: &World, traces: Option<Traces>) -> Arc<SetServer> {
     let server = &world.server;
     let (file_bytes, bound_bytes, reserve_bytes) = (1 << 20, 64 << 20, 2 << 20);
     let config = LogConfig { file_bytes, bound_bytes, reserve_bytes, ..LogConfig::new("simulated") };
@@ -64,6 +65,7 @@ fn started_anew(world: &World) -> Arc<SetServer> {
         health: server.health.clone(),
         switch: server.switch.clone(),
         timing: Timing::from_rtt(Duration::from_secs(1)),
+        traces,
         stop: world.stop.clone(),
     })
 }
@@ -126,11 +128,11 @@ async fn r2_an_epoch_that_has_writes_is_not_begun() {
     let world = World::new(true).await;
     let device = world.open().await;
     let epoch = served(&world.server);
-    let anew = started_anew(&world);
+    let anew = started_anew(&world, None);
     anew.follow();
     assert_eq!((served(&anew), epoch.is_some()), (epoch, true), "nothing was written under it");
     assert_eq!(soon(device.clone().write(0, written().0, false)).await, Ok(()));
-    let anew = started_anew(&world);
+    let anew = started_anew(&world, None);
     anew.follow();
     assert_eq!(served(&anew), None);
 }

@@ -64,9 +64,6 @@ impl Owner {
     }
 
     /// An answer. The caller has judged an error.
-    ///
-    /// # Errors
-    /// A broken rule.
     pub(super) fn scratch_answered(
         &mut self,
         lent: &mut Lent<'_>,

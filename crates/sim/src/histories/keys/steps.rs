@@ -14,10 +14,7 @@ use holdfast_volume::map::open_top;
 use holdfast_volume::object::ObjectHeader;
 
 impl World {
-    /// A step of group 0, sometimes.
-    ///
-    /// # Errors
-    /// HISTKEY-K1, HISTKEY-K2.
+    /// A step of group 0, sometimes. Checks HISTKEY-K1 and HISTKEY-K2.
     pub fn turn_keys(&mut self) -> Result<(), String> {
         let ledger = self.common.ledger.clone();
         let mut ledger = lock(&ledger);
@@ -104,8 +101,7 @@ impl World {
         ring.seals < ring.newest() || !old().all(needed) || report.uses.keys().any(|key| *key < ring.newest())
     }
 
-    /// # Errors
-    /// HISTKEY-K1, HISTKEY-K2.
+    /// Checks HISTKEY-K1 and HISTKEY-K2.
     pub fn check_keys(&mut self) -> Result<(), String> {
         let (changed, ring) = {
             let ledger = lock(&self.common.ledger);

@@ -17,9 +17,6 @@ const WRITES_MAX: u32 = 600;
 
 impl World {
     /// A client's device that it keeps to the end of this life; `None` without a volume.
-    ///
-    /// # Errors
-    /// It is not let in.
     pub async fn some_device(&mut self) -> Result<Option<Arc<dyn Device>>, String> {
         match self.some_volume() {
             Some((id, _)) => self.device(id).await.map(Some),
@@ -28,10 +25,8 @@ impl World {
     }
 
     /// The store's head names another life now. The client writes on until the gateway of this one has seen that; from
-    /// then on it answers nothing (HEAD-H1). What it answered before is lost, as ADR 0013 says.
-    ///
-    /// # Errors
-    /// An answer, or the gateway does not see it.
+    /// then on it answers nothing (HEAD-H1). What it answered before is lost, as ADR 0013 says. Fails when it
+    /// answers, or the gateway does not see the other life.
     pub async fn outlive(&mut self, device: Arc<dyn Device>) -> Done {
         let head = self.gateway.server.head.clone();
         {

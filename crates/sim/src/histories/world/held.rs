@@ -8,9 +8,6 @@ use std::task::Poll;
 
 /// Writes `data` at `offset`, in bytes. With `held`, the device submits it itself if nothing is in flight; otherwise it
 /// wakes a task for it.
-///
-/// # Errors
-/// The device's.
 pub(super) async fn write(device: Arc<dyn Device>, offset: u64, data: Bytes, held: bool) -> Result<(), DeviceError> {
     let mut write = device.clone().write(offset, data, false);
     if held {

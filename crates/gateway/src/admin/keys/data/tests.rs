@@ -1,25 +1,13 @@
 use super::*;
 use holdfast_set::keyring::ClusterKeys;
-use holdfast_types::{Epoch, GroupId, MemberId};
+use holdfast_types::{GroupId, MemberId};
 
 const SET: SetId = GroupId(3);
 
 fn entry(ids: &[u32], key_id: u32) -> SetEntry {
     let keys = ClusterKeys::of_bytes(1, None);
     let wrap = |id: &u32| keys.current().wrap(&DataKey::from_bytes([*id as u8; 32]), SET, *id, [7; 24]);
-    SetEntry {
-        name: Name::new("demo").unwrap(),
-        policy: holdfast_control::policy::Policy::default(),
-        store_url: "memory".into(),
-        wrapped_key: join_ring(ids.iter().map(wrap).collect()),
-        key_id,
-        created_by: MemberId(1),
-        initial_members: vec![MemberId(1)],
-        base_epoch: Epoch(0),
-        generation: 1,
-        restored: None,
-        voters: Default::default(),
-    }
+    SetEntry::new(&Name::new("demo").unwrap(), &join_ring(ids.iter().map(wrap).collect()), key_id, MemberId(1))
 }
 
 fn swapped(command: Option<ClusterCommand>) -> (Vec<u8>, u32) {
