@@ -8,7 +8,6 @@ use crate::audit::{self, Audit};
 use crate::config::{AuditConfig, GatewayConfig, TlsConfig};
 use axum::body::Body;
 use axum::http::Method;
-use holdfast_tls::make::{Wanted, certificates};
 use holdfast_tls::{HttpClient, Role};
 use holdfast_types::ByteSize;
 use tokio_util::sync::CancellationToken;
@@ -189,6 +188,7 @@ async fn h6_a_form_that_is_not_ours_begins_nothing() {
         &[FROM_HERE[0], ("sec-fetch-site", "cross-site")],
         &[FROM_HERE[0], ("sec-fetch-site", "none")],
         &[FROM_HERE[0], FROM_HERE[1], ("sec-fetch-site", "same-site")],
+        &[FROM_HERE[0], FROM_HERE[1], ("x-forwarded-for", "192.0.2.9")],
     ] {
         let sent = request(Method::POST, "/page/act", headers, body(&ours, SNAPSHOT));
         let (status, _, answer) = lab.answer(lab.client(Role::Operator), sent).await;
