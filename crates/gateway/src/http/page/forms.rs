@@ -3,7 +3,7 @@
 use super::html::Html;
 use super::outcomes::{Kind, Outcome};
 use crate::access::may_make;
-use crate::admin::{SetToAct, ToAct};
+use crate::admin::{SETS_MAX, SetToAct, ToAct};
 use holdfast_api::v1;
 use holdfast_tls::Caller;
 
@@ -91,6 +91,9 @@ pub(super) fn overview(to_act: &ToAct, may: May, mut new: impl FnMut() -> Form) 
                 }
                 for set in &to_act.sets {
                     html.within("article class=\"act\"", |html| set_forms(html, set, may, &mut new));
+                }
+                if to_act.sets.len() >= SETS_MAX {
+                    html.line("p class=\"quiet\"", "If there are more sets here: commands are for all of them.");
                 }
             });
         }
