@@ -16,6 +16,7 @@
 use super::answer;
 use super::forms::{self, Form, May};
 use super::html::Html;
+use super::open;
 use super::outcomes::{Begun, Going, Kind, Outcome, Outcomes};
 use super::ticket::Tickets;
 use crate::access::OnBehalf;
@@ -30,12 +31,13 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{get, post};
 use holdfast_api::v1::admin_client::AdminClient;
-use holdfast_api::{Disposition, Refusal, hex128, v1};
+use holdfast_api::{Disposition, Refusal, RefusalCode, hex128, v1};
 use holdfast_set::random::random_u128;
 use holdfast_tls::Caller;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use url::form_urlencoded;
 
@@ -60,6 +62,8 @@ pub(crate) struct Actions {
     outcomes: Arc<Outcomes>,
     /// From where the time of tickets is counted.
     begun: Instant,
+    /// Of this gateway.
+    stop: CancellationToken,
 }
 
 /// Why a visitor gets no page, or a form is not taken. Nothing was changed.
@@ -181,6 +185,9 @@ fn allowed(may: bool, caller: &Caller, what: &str) -> Result<(), No> {
 
 /// What speaks against a request being sent by a form of this page; `None` if nothing does.
 fn foreign(headers: &HeaderMap) -> Option<&'static str> {
+    if open::through_proxy(headers) {
+        return Some("a form through a proxy, which shows its own certificate, not that of who sent the form");
+    }
     let one = |name: HeaderName| {
         let mut all = headers.get_all(name).iter();
         let first = all.next().and_then(|value| value.to_str().ok());
@@ -209,7 +216,8 @@ fn failed(status: &Status) -> Outcome {
 
 impl Actions {
     pub(crate) fn new(node: Arc<Node>, admin: GuardedAdmin) -> Arc<Self> {
-        let (here, door) = (node.config.name.to_string(), AdminDoor::new(node));
+        let (here, stop) = (node.config.name.to_string(), node.stop.clone());
+        let door = AdminDoor::new(node);
         Arc::new(Self {
             here,
             door,
@@ -217,6 +225,7 @@ impl Actions {
             tickets: Tickets::default(),
             outcomes: Arc::default(),
             begun: Instant::now(),
+            stop,
         })
     }
 
@@ -308,15 +317,16 @@ impl Actions {
             Err(_) => return Err(No::new(StatusCode::REQUEST_TIMEOUT, "the form did not arrive in time")),
         };
         let fields = Fields::read(&body)?;
-        let (id, ticket) = (fields.get("id")?, fields.get("ticket")?);
-        self.tickets.check(&caller.fingerprint, id, ticket, self.now_s()).map_err(No::forbidden)?;
+        let (id, ticket, now_s) = (fields.get("id")?, fields.get("ticket")?, self.now_s());
+        self.tickets.check(&caller.fingerprint, id, ticket, now_s).map_err(No::forbidden)?;
         let action = Action::of(&fields)?;
         let what = action.text(&self.door.to_act());
-        let going = match self.outcomes.begin(id, caller.fingerprint, what) {
+        let going = match self.outcomes.begin(id, caller.fingerprint, what, now_s) {
             Begun::Now(going) => going,
             Begun::Before => return Ok(id.to_string()),
             Begun::Crowded => {
-                let why = "too many actions of this page go on: try again";
+                let why = "too many actions of this page go on, or were asked for in the last hour: try again, or \
+                           use a command";
                 return Err(No::new(StatusCode::SERVICE_UNAVAILABLE, why));
             }
         };
@@ -332,7 +342,12 @@ impl Actions {
     }
 
     async fn carry_out(self: Arc<Self>, action: Action, by: OnBehalf, going: Going) {
-        let outcome = match self.called(action, &by, going.id().to_string()).await {
+        // Nothing of a gateway is left once it has stopped: its next start may have the same directory.
+        let called = tokio::select! {
+            called = self.called(action, &by, going.id().to_string()) => called,
+            () = self.stop.cancelled() => Err(Refusal::new(RefusalCode::Unknown, "this gateway stops").into()),
+        };
+        let outcome = match called {
             Ok(text) => Outcome { kind: Kind::Done, text },
             Err(status) => failed(&status),
         };
@@ -412,7 +427,10 @@ async fn act(
 ) -> Response {
     match actions.begin(&asker, request).await {
         Ok(id) => answer::see_other(format!("done?id={id}")),
-        Err(no) => actions.shown(Err(no)),
+        Err(no) => {
+            tracing::debug!(from = %asker.address(), status = %no.status, "a form was refused");
+            actions.shown(Err(no))
+        }
     }
 }
 

@@ -63,7 +63,7 @@ fn refusal(from: IpAddr, here: IpAddr, asked: &Uri, headers: &HeaderMap) -> Opti
     if !from_itself {
         return Some("a request from another machine");
     }
-    if headers.keys().any(|name| is_of_proxies(name.as_str())) {
+    if through_proxy(headers) {
         return Some("a request through a proxy");
     }
     // A page of a stranger may have its own name resolved to 127.0.0.1; the browser then lets it read what is there,
@@ -72,6 +72,11 @@ fn refusal(from: IpAddr, here: IpAddr, asked: &Uri, headers: &HeaderMap) -> Opti
     // `GET http://NAME/` has the name there.
     let named = named && asked.authority().is_none_or(|name| is_local(name.as_str()));
     (!named).then_some("a request under another name than localhost")
+}
+
+/// Whether a request has come through a proxy that says so.
+pub(super) fn through_proxy(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| is_of_proxies(name.as_str()))
 }
 
 fn is_of_proxies(header: &str) -> bool {
