@@ -51,8 +51,8 @@ struct Entry {
 #[derive(Default)]
 struct Known {
     kept: VecDeque<Entry>,
-    /// Ids of forms, each with the time at which it is forgotten, in the order of that time. A form whose outcome has
-    /// left may be sent again.
+    /// Ids of forms that began an action, each with the time at which it is forgotten, in the order of that time. They
+    /// stay longer than the outcomes: a browser may send a form once more after its outcome has left.
     sent: VecDeque<(String, u64)>,
 }
 
