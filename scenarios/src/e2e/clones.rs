@@ -54,7 +54,8 @@ const LATER: Expected = |_, _| 7;
 pub(super) fn run(lab: &Lab) -> Result<()> {
     let settings =
         ["upload.interval_ms=500", "upload.whole_root=0B", "space.grace_ms=1000", "space.sweep_interval_ms=1500"];
-    let store = format!("file://{}", std::path::absolute(lab.dir.join("store"))?.display());
+    let folder = std::path::absolute(lab.dir.join("store"))?;
+    let store = format!("file://{}", folder.display());
     let mut cluster = lab.cluster_as("64MiB", Some(store.clone()), &settings, Vec::new())?;
     let known = Known::on(&cluster, store.clone(), Vec::new())?;
     let exports = cluster.exports();
