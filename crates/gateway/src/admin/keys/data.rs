@@ -87,9 +87,7 @@ fn with_new_key(door: &AdminDoor, set: SetId, entry: &SetEntry, key_id: u32) -> 
     // A ring that cannot be opened must not get a new key in front.
     keys.unwrap_ring(&entry.wrapped_key, set).map_err(|e| precondition(format!("nothing was changed: {e}")))?;
     let by = ring_wrapped_by(&entry.wrapped_key).and_then(|by| keys.get(by)).ok_or_else(|| {
-        precondition(
-            "nothing was changed: the set's keys are wrapped by another cluster key than this gateway has".into(),
-        )
+        precondition("nothing was changed: the set's keys are wrapped by another cluster key than this gateway has")
     })?;
     let mut wrapped: Vec<Vec<u8>> = split_ring(&entry.wrapped_key)
         .map_err(|e| precondition(e.to_string()))?
