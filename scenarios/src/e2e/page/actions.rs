@@ -1,5 +1,5 @@
-//! A snapshot by the page's form, of a cluster with everything on that keeps others out. curl is the browser: it shows a
-//! client's certificate, and sends the fields of the form that it got.
+//! A snapshot by the page's form, of a cluster with everything on that keeps others out. curl is the browser: it shows
+//! a client's certificate, and sends the fields of the form that it got.
 
 use crate::cluster::{Cluster, Options, SET};
 use crate::cmd::cmd;

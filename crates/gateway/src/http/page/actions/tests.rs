@@ -1,5 +1,5 @@
-//! Forms that are sent by each role, from elsewhere, with a foreign ticket, twice, and too long. Behind them is the guard
-//! of a gateway without a cluster: a call that has passed it is refused for that.
+//! Forms that are sent by each role, from elsewhere, with a foreign ticket, twice, and too long. Behind them is the
+//! guard of a gateway without a cluster: a call that has passed it is refused for that.
 
 use super::*;
 use crate::access::asked as each_role;
