@@ -1,4 +1,4 @@
-//! Bugs with a build of their own, one after the other: those outside of a function, and where only a few are asked for.
+//! Bugs with a build of their own, one after the other: those outside of a function, and a few that are asked for.
 
 use crate::binary::{cargo, root};
 use crate::bug::{Asked, Mutation, Test};

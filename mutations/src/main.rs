@@ -1,5 +1,5 @@
-//! `mutations`: puts known bugs into the code, and shows which test finds each. A bug that no test finds shows a missing
-//! test.
+//! `mutations`: puts known bugs into the code, and shows which test finds each. A bug that no test finds shows a
+//! missing test.
 //!
 //! A mutation replaces a text in the sources. A run works on a copy below `target/`, never on the tree. All bugs inside
 //! of functions are in one build, and each program chooses one when it starts ([`schemata`]); the others have a build

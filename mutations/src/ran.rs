@@ -135,7 +135,8 @@ fn scenarios() -> Result<&'static Path> {
     Ok(PROGRAM.get_or_init(|| program))
 }
 
-/// Limit for a test with a bug that takes this long without: a bug that makes it wait for ever shall not cost 25 minutes.
+/// Limit for a test with a bug that takes this long without one. A bug that makes it wait for ever must not cost 25
+/// minutes.
 pub(super) fn limit_of(green_seconds: f64) -> Duration {
     let long = Duration::from_secs_f64(green_seconds * 5.0 + 30.0);
     long.max(Duration::from_secs(60)).min(TEST_LIMIT)

@@ -35,8 +35,8 @@ use std::time::Duration;
 /// Most memory that a test program may map, in KiB. A bug may allocate in an endless loop.
 const MEMORY_KIB: u64 = 16 << 20;
 
-/// Runs all bugs that fit into one build. Returns the others, in the order of the list, and the time at which no further
-/// bug is started.
+/// Runs all bugs that fit into one build. Returns the others, in the order of the list, and the time at which no
+/// further bug is started.
 ///
 /// # Errors
 /// When the copy cannot be made, or something else than a bug does not compile.

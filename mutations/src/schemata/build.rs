@@ -1,7 +1,7 @@
 //! The one build: every crate and test program of the copy, with all bugs that compile beside each other.
 //!
-//! A bug that does not compile must not spoil the rest: each error of the compiler belongs to the bug whose body has its
-//! line. These bugs are thrown out, and cargo builds again what it could not.
+//! A bug that does not compile must not spoil the rest: each error of the compiler belongs to the bug whose body has
+//! its line. These bugs are thrown out, and cargo builds again what it could not.
 
 use super::chooser;
 use super::messages::{Program, Said};

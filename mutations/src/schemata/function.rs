@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn what_cannot_choose_at_run_time_is_refused() {
         let text = "const fn c() -> u8 { 1 }\nfn h() -> impl Iterator<Item = u8> { [1].into_iter() }\n\
-            fn b() -> Box<dyn Fn() -> u8> { todo!() }\nfn n() -> Option<impl Copy> { None::<u8> }\n\
+            fn b() -> Box<dyn Fn() -> u8> { Box::new(|| 1) }\nfn n() -> Option<impl Copy> { None::<u8> }\n\
             fn a() { #![allow(unused)] }\nfn takes(x: impl Copy) { drop(x) }";
         let usable: Vec<bool> = bodies(text).into_iter().map(|(_, _, usable)| usable).collect();
         assert_eq!(usable, [false, false, true, false, false, true]);

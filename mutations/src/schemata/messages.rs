@@ -78,8 +78,8 @@ fn program(message: &Value) -> Option<Program> {
     })
 }
 
-/// The name in an id of a package: `path+file:///tree/crates/set#holdfast-set@0.1.0`, or `path+file:///tree/crates/holdfast#0.1.0`
-/// where the folder has the same name.
+/// The name in an id of a package: `path+file:///tree/crates/set#holdfast-set@0.1.0`, or
+/// `path+file:///tree/crates/holdfast#0.1.0` where the folder has the same name.
 fn package(id: &str) -> Option<&str> {
     let (path, version) = id.rsplit_once('#')?;
     match version.split_once('@') {
