@@ -56,7 +56,7 @@ pub(super) fn judge<'a>(
     all: bool,
     mut run: impl FnMut(&'a Test) -> Result<Ran>,
 ) -> Result<()> {
-    let (mut passed_by, mut unended) = (Vec::new(), Vec::new());
+    let (mut passed_by, mut unsure) = (Vec::new(), Vec::new());
     for test in tests {
         let begun = Instant::now();
         match run(test)? {
@@ -65,9 +65,9 @@ pub(super) fn judge<'a>(
                 note(format!("not found by {} ({:.0} s)", test.command(), begun.elapsed().as_secs_f64()));
                 passed_by.push(test.command());
             }
-            Ran::Unended(how) => {
+            Ran::NoVerdict(how) => {
                 note(format!("no verdict of {}: it {how}", test.command()));
-                unended.push(test.command());
+                unsure.push(test.command());
             }
             Ran::Red { seconds, how } => {
                 note(format!("caught after {seconds:.1} s by {} ({}): {how}", test.command(), test.layer().name()));
@@ -76,10 +76,25 @@ pub(super) fn judge<'a>(
         }
     }
     // Not recorded: the bug is neither found nor missed.
-    ensure!(unended.is_empty(), "no verdict: these did not end, and no other test finds it: {}", unended.join("; "));
+    ensure!(unsure.is_empty(), "no verdict of these, and no other test finds it: {}", unsure.join("; "));
     ensure!(all, "no verdict: a test of it fails without any bug");
     seen::remember(mutation, None, 0.0, passed_by)?;
     bail!("no test finds it")
+}
+
+/// A failure with a bug, unless the test fails without the bug as well when it is run again at once: a test with a
+/// limit of its own can fail on a busy machine.
+///
+/// # Errors
+/// When it cannot run.
+pub(super) fn confirmed(with_bug: Ran, without: impl FnOnce() -> Result<Ran>) -> Result<Ran> {
+    if !matches!(with_bug, Ran::Red { .. }) {
+        return Ok(with_bug);
+    }
+    Ok(match without()? {
+        Ran::Green { .. } => with_bug,
+        other => Ran::NoVerdict(format!("failed, and then without the bug as well: {}", other.said())),
+    })
 }
 
 /// Until when bugs are started.
@@ -133,10 +148,19 @@ mod tests {
     fn without_a_verdict_nothing_is_recorded() {
         let bug = Mutation { name: "no-such-bug", bug: "", rule: "", edits: &[], tests: &[], smoke: false };
         let test = lib(Layer::Unit, "a", &[]);
-        let hangs = judge(&bug, &[&test], true, |_| Ok(Ran::Unended("hangs".into()))).unwrap_err().to_string();
-        assert!(hangs.starts_with("no verdict: these did not end"), "found {hangs:?}");
+        let hangs = judge(&bug, &[&test], true, |_| Ok(Ran::NoVerdict("hangs".into()))).unwrap_err().to_string();
+        assert!(hangs.starts_with("no verdict of these"), "found {hangs:?}");
         let unusable = judge(&bug, &[], false, |_| unreachable!()).unwrap_err().to_string();
         assert_eq!(unusable, "no verdict: a test of it fails without any bug");
+    }
+
+    #[test]
+    fn a_failure_counts_only_if_the_test_passes_without_the_bug_right_after_it() {
+        let red = || Ran::Red { seconds: 1.0, how: "red".into() };
+        let green = || Ok(Ran::Green { passed: 1, seconds: 1.0 });
+        assert!(matches!(confirmed(red(), green).unwrap(), Ran::Red { .. }));
+        assert!(matches!(confirmed(red(), || Ok(red())).unwrap(), Ran::NoVerdict(_)));
+        assert!(matches!(confirmed(green().unwrap(), || unreachable!()).unwrap(), Ran::Green { .. }));
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub(super) enum Ran {
         seconds: f64,
         how: String,
     },
-    /// It was killed at its limit.
-    Unended(String),
+    /// It was killed at its limit, or has failed without the bug as well.
+    NoVerdict(String),
     NoBuild(String),
 }
 
@@ -41,7 +41,7 @@ impl Ran {
     pub(super) fn of(ended: Ended, passed: u64) -> Self {
         let Ended { in_time, success, seconds, end, .. } = ended;
         match (success, passed) {
-            _ if !in_time => Ran::Unended(end),
+            _ if !in_time => Ran::NoVerdict(end),
             (true, 0) => Ran::Red { seconds, how: "no test of that name ran".into() },
             (true, passed) => Ran::Green { passed, seconds },
             (false, _) => Ran::Red { seconds, how: end },
@@ -58,7 +58,7 @@ impl Ran {
         match self {
             Ran::Green { passed, .. } => format!("{passed} passed"),
             Ran::Red { how, .. } => how.clone(),
-            Ran::Unended(why) | Ran::NoBuild(why) => why.clone(),
+            Ran::NoVerdict(why) | Ran::NoBuild(why) => why.clone(),
         }
     }
 }
@@ -138,8 +138,8 @@ fn scenarios() -> Result<&'static Path> {
 /// Limit for a test with a bug that takes this long without one. A bug that makes it wait for ever must not cost 25
 /// minutes.
 pub(super) fn limit_of(green_seconds: f64) -> Duration {
-    let long = Duration::from_secs_f64(green_seconds * 5.0 + 30.0);
-    long.max(Duration::from_secs(60)).min(TEST_LIMIT)
+    let most = TEST_LIMIT.as_secs_f64();
+    Duration::from_secs_f64((green_seconds * 5.0 + 30.0).clamp(60.0, most))
 }
 
 /// How dear a test is, to run the cheap ones first.
@@ -164,7 +164,7 @@ mod tests {
         assert!(matches!(Ran::of(ended(true, true), 3), Ran::Green { passed: 3, .. }));
         assert!(matches!(Ran::of(ended(true, true), 0), Ran::Red { .. }), "nothing ran");
         assert!(matches!(Ran::of(ended(true, false), 3), Ran::Red { .. }));
-        assert!(matches!(Ran::of(ended(false, false), 3), Ran::Unended(_)));
+        assert!(matches!(Ran::of(ended(false, false), 3), Ran::NoVerdict(_)));
     }
 
     #[test]
