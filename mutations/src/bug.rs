@@ -109,6 +109,24 @@ impl Test {
     }
 }
 
+/// Selection of a bug's tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    All,
+    /// Tests that need no whole cluster.
+    Quick,
+    /// The first test, which must find it.
+    First,
+}
+
+impl Asked {
+    pub(super) fn of(self, mutation: &'static Mutation) -> Vec<&'static Test> {
+        let fits = |test: &&Test| self != Asked::Quick || !matches!(test, Test::Scenario(_));
+        let most = if self == Asked::First { 1 } else { usize::MAX };
+        mutation.tests.iter().filter(fits).take(most).collect()
+    }
+}
+
 impl Edit {
     /// The text with the bug in it. Fails when the text to replace does not occur exactly once.
     pub(super) fn apply(&self, text: &str) -> Result<String> {

@@ -1,54 +1,36 @@
-//! `mutations`: puts known bugs into the code one at a time, and shows which test finds each. A bug that no test finds
-//! shows a missing test.
+//! `mutations`: puts known bugs into the code, and shows which test finds each. A bug that no test finds shows a
+//! missing test.
 //!
-//! A mutation replaces a text in the sources. A run works on a copy below `target/`, never on the tree. Each test must
-//! pass on the unchanged copy and fail with the bug; a test that does not end in time counts as neither. Results are
-//! kept below `target/`. `--page` adds them to the committed results of earlier runs (mutations/seen.json), and writes
-//! docs/proof/mutations.md from both.
+//! A mutation replaces a text in the sources. A run works on a copy below `target/`, never on the tree. All bugs inside
+//! of functions are in one build, and each program chooses one when it starts ([`schemata`]); the others have a build
+//! each ([`apart`]). Each test must pass without a bug and fail with it; a test that does not end in time counts as
+//! neither. Results are kept below `target/`. `--page` adds them to the committed results of earlier runs
+//! (mutations/src/seen.json), and writes docs/proof/mutations.md from both.
 //!
 //! `mutants` is the other chore of this program: changes that a tool makes, not a list of our own ([`mutants`]).
 
+mod apart;
 mod bug;
+mod judge;
 mod list;
 mod mutants;
 mod page;
+mod ran;
+mod schemata;
 mod scratch;
 mod seen;
 
-use anyhow::{Result, bail};
-use bug::{Mutation, Test};
+use anyhow::Result;
+use bug::{Asked, Mutation};
 use clap::Parser;
-use holdfast_chore::binary::{Build, cargo, root};
-use holdfast_chore::cmd::{Cmd, cmd};
-use holdfast_chore::process::Proc;
-use holdfast_chore::proof::NOT_NOTED;
-use holdfast_chore::say::{Count, counted, line, note, step};
+use holdfast_chore::say::{Count, line, step};
 use holdfast_chore::{binary, cmd, process, say, undo};
+use judge::{Greens, Until};
 use list::MUTATIONS;
-use scratch::Scratch;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
-/// Duration of the simulation's test: its number of courses (crates/sim/tests/seeds.rs), the seconds for which each
-/// starts new seeds here (HOLDFAST_SIM_SECONDS), and the limit after which a seed counts as hanging
-/// (crates/sim/src/runner.rs).
-const SIM_COURSES: u64 = 7;
-const SIM_COURSE_SECONDS: u64 = 120;
-const SIM_SEED_SECONDS: u64 = 600;
-
-/// Limit for one test. A test that has not ended by then has neither passed nor found the bug: there is no verdict.
-const TEST_LIMIT: Duration = Duration::from_secs(1500);
-const _: () = assert!(TEST_LIMIT.as_secs() > SIM_COURSES * SIM_COURSE_SECONDS + SIM_SEED_SECONDS);
-
-/// Packages selected together with a test's package; none of them is built for the test. For the test's package alone,
-/// cargo would choose other features of the dependencies and build them all again. These packages depend on everything.
-const WHOLE: [&str; 3] = ["holdfast", "holdfast-sim", "holdfast-bench"];
-
-/// Limit for a build: a scenario needs a build of nearly everything.
-const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+/// So many bugs are put into one build. For fewer, a build each is sooner done than everything with all of them.
+const ONE_BUILD_FROM: usize = 8;
 
 /// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -65,6 +47,9 @@ struct Args {
     /// Skip tests that need whole clusters
     #[arg(long)]
     no_scenarios: bool,
+    /// Start no further bug after this many minutes; the one build is not counted. Bugs without a result are first
+    #[arg(long, value_name = "N")]
+    most_minutes: Option<u64>,
     /// Write docs/proof/mutations.md from the results of all runs, and exit
     #[arg(long)]
     page: bool,
@@ -74,7 +59,7 @@ struct Args {
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Chore {
-    /// Put known bugs into a copy of the tree, one at a time, and report which test finds each
+    /// Put known bugs into a copy of the tree, and report which test finds each
     Mutations(Args),
     /// Let cargo-mutants change safety code, one operator or function at a time, and report which changes no test
     /// notices
@@ -114,26 +99,8 @@ fn chore(args: &Args) -> Result<()> {
         (false, true) => Asked::Quick,
         (false, false) => Asked::All,
     };
-    run(&chosen, asked, &mut count)?;
+    run(&chosen, asked, args.most_minutes, &mut count)?;
     count.close()
-}
-
-/// Selection of a bug's tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    All,
-    /// Tests that need no whole cluster.
-    Quick,
-    /// The first test, which must find it.
-    First,
-}
-
-impl Asked {
-    fn of(self, mutation: &'static Mutation) -> Vec<&'static Test> {
-        let fits = |test: &&Test| self != Asked::Quick || !matches!(test, Test::Scenario(_));
-        let most = if self == Asked::First { 1 } else { usize::MAX };
-        mutation.tests.iter().filter(fits).take(most).collect()
-    }
 }
 
 fn choose(args: &Args) -> Result<Vec<&'static Mutation>> {
@@ -147,228 +114,27 @@ fn choose(args: &Args) -> Result<Vec<&'static Mutation>> {
     Ok(all().filter(wanted).collect())
 }
 
-fn run(chosen: &[&'static Mutation], asked: Asked, count: &mut Count) -> Result<()> {
-    let scratch = Scratch::open()?;
+fn run(chosen: &[&'static Mutation], asked: Asked, most_minutes: Option<u64>, count: &mut Count) -> Result<()> {
     step(format!("Mutations: {} of known bugs", chosen.len()));
-    let mut green: BTreeMap<String, bool> = BTreeMap::new();
-    for mutation in chosen {
-        for test in asked.of(mutation) {
-            if let std::collections::btree_map::Entry::Vacant(place) = green.entry(test.command()) {
-                scratch.restore()?;
-                let ran = run_test(&scratch, test)?;
-                if !matches!(ran, Ran::Green { .. }) {
-                    count.check(&test.command(), Err(anyhow::anyhow!("fails without any bug: {}", ran.said())));
-                }
-                place.insert(matches!(ran, Ran::Green { .. }));
-            }
-        }
+    let mut greens = Greens::default();
+    let (rest, until) = if asked != Asked::First && chosen.len() >= ONE_BUILD_FROM {
+        schemata::run(chosen, asked, most_minutes, &mut greens, count)?
+    } else {
+        (chosen.to_vec(), Until::minutes(most_minutes))
+    };
+    if rest.is_empty() {
+        return Ok(());
     }
-    for mutation in chosen {
-        let tests = asked.of(mutation);
-        if tests.is_empty() {
-            count.skip(mutation.name, "its tests need whole clusters");
-            continue;
-        }
-        let usable = tests.iter().filter(|test| green.get(&test.command()) == Some(&true)).copied();
-        let outcome = one(&scratch, mutation, usable);
-        scratch.restore()?;
-        count.check(mutation.name, outcome);
-    }
-    Ok(())
-}
-
-/// Puts one bug in and runs its tests until one fails.
-fn one<'a>(scratch: &Scratch, mutation: &Mutation, tests: impl Iterator<Item = &'a Test>) -> Result<()> {
-    step(format!("{}: {}", mutation.name, mutation.bug));
-    scratch.restore()?;
-    scratch.apply(mutation)?;
-    let (mut passed_by, mut unended) = (Vec::new(), Vec::new());
-    for test in tests {
-        let begun = Instant::now();
-        match run_test(scratch, test)? {
-            Ran::NoBuild(why) => bail!("the tree with the bug does not build: {why}"),
-            Ran::Green { .. } => {
-                note(format!("not found by {} ({:.0} s)", test.command(), begun.elapsed().as_secs_f64()));
-                passed_by.push(test.command());
-            }
-            Ran::Unended(how) => {
-                note(format!("no verdict of {}: it {how}", test.command()));
-                unended.push(test.command());
-            }
-            Ran::Red { seconds, how } => {
-                note(format!("caught after {seconds:.1} s by {} ({}): {how}", test.command(), test.layer().name()));
-                return seen::remember(mutation, Some(test), seconds, passed_by);
-            }
-        }
-    }
-    // Not recorded: the bug is neither found nor missed.
-    if !unended.is_empty() {
-        bail!(
-            "no verdict: these did not end within {TEST_LIMIT:?}, and no other test finds it: {}",
-            unended.join("; ")
-        );
-    }
-    seen::remember(mutation, None, 0.0, passed_by)?;
-    bail!("no test finds it")
-}
-
-enum Ran {
-    Green {
-        passed: u64,
-    },
-    Red {
-        seconds: f64,
-        how: String,
-    },
-    /// It was killed at its limit.
-    Unended(String),
-    NoBuild(String),
-}
-
-impl Ran {
-    /// The result of a test with this many passed cases.
-    fn of(ended: Ended, passed: u64) -> Self {
-        let Ended { in_time, success, seconds, end, .. } = ended;
-        match (success, passed) {
-            _ if !in_time => Ran::Unended(end),
-            (true, 0) => Ran::Red { seconds, how: "no test of that name ran".into() },
-            (true, passed) => Ran::Green { passed },
-            (false, _) => Ran::Red { seconds, how: end },
-        }
-    }
-
-    fn said(&self) -> String {
-        match self {
-            Ran::Green { passed } => format!("{passed} passed"),
-            Ran::Red { how, .. } => how.clone(),
-            Ran::Unended(why) | Ran::NoBuild(why) => why.clone(),
-        }
-    }
-}
-
-fn run_test(scratch: &Scratch, test: &Test) -> Result<Ran> {
-    match test {
-        Test::Cargo { package, target, filter, .. } => {
-            let mut args = vec!["test", "--locked", "--quiet"];
-            for selected in WHOLE.into_iter().filter(|other| other != package).chain([*package]) {
-                args.extend(["-p", selected]);
-            }
-            args.extend(*target);
-            let build = scratch.spawn("build", scratch.cargo(&args).arg("--no-run"), BUILD_LIMIT)?;
-            if !build.success {
-                return Ok(Ran::NoBuild(build.end));
-            }
-            let test = scratch.cargo(&args).arg("--").args(*filter);
-            let ran = scratch.spawn("test", test, TEST_LIMIT)?;
-            let mut sum = Count::default();
-            ran.text.lines().for_each(|line| sum.add(counted(line)));
-            Ok(Ran::of(ran, sum.passed))
-        }
-        Test::Scenario(name) => {
-            let build = scratch.cargo(&["build", "--locked", "--quiet", "-p", "holdfast"]);
-            let build = scratch.spawn("build", scratch.apart(build), BUILD_LIMIT)?;
-            if !build.success {
-                return Ok(Ran::NoBuild(build.end));
-            }
-            let ran = cmd(scenarios()?)
-                .arg("e2e")
-                .arg("--bin")
-                .arg(scratch.program())
-                .arg(name)
-                .dir(root())
-                .env("HOLDFAST_SEED", "1")
-                .env(NOT_NOTED, "1");
-            let ran = scratch.spawn("scenario", ran, TEST_LIMIT)?;
-            Ok(Ran::of(ran, 1))
-        }
-    }
-}
-
-/// The scenario program, built once from the tree and not from the copy.
-fn scenarios() -> Result<&'static Path> {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(program) = PROGRAM.get() {
-        return Ok(program);
-    }
-    let program = Build { bin: None, profile: None }.program("holdfast-scenarios", "holdfast-scenarios", "dev")?;
-    Ok(PROGRAM.get_or_init(|| program))
-}
-
-/// A program that has ended or was killed.
-struct Ended {
-    /// By itself.
-    in_time: bool,
-    success: bool,
-    seconds: f64,
-    text: String,
-    /// The last useful lines of its output.
-    end: String,
-}
-
-impl Scratch {
-    fn cargo(&self, args: &[&str]) -> Cmd {
-        // A failure file of one run would make the next run find the bug at once.
-        Cmd::of(cargo())
-            .args(args)
-            .dir(self.tree())
-            .env("CARGO_TARGET_DIR", root().join("target"))
-            // The same few crates are built again and again with a changed line or two: incremental builds pay here,
-            // also on a clean checkout.
-            .env("CARGO_INCREMENTAL", "1")
-            .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
-            // Always the same seeds, so that each run finds the same bugs.
-            .env("HOLDFAST_SEED", "1")
-            .env("HOLDFAST_TIER", "all")
-            .env("HOLDFAST_SIM_SECONDS", SIM_COURSE_SECONDS.to_string())
-    }
-
-    /// With its own build folder: a program with a bug must not replace the tree's `holdfast`.
-    fn apart(&self, command: Cmd) -> Cmd {
-        command.env("CARGO_TARGET_DIR", root().join("target/mutations-build"))
-    }
-
-    fn program(&self) -> PathBuf {
-        root().join("target/mutations-build/debug/holdfast")
-    }
-
-    fn spawn(&self, name: &str, command: Cmd, limit: Duration) -> Result<Ended> {
-        let log = self.log(name)?;
-        let begun = Instant::now();
-        let mut proc = Proc::spawn(name, command.into_command(), &log)?;
-        let status = proc.wait(limit);
-        let seconds = begun.elapsed().as_secs_f64();
-        drop(proc);
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let telling = |line: &&str| {
-            line.contains("panicked at")
-                || line.starts_with("error")
-                || line.starts_with("test result: F")
-                || line.starts_with("FAILED")
-        };
-        let mut end: Vec<&str> = text.lines().filter(telling).collect();
-        end.truncate(2);
-        let end = match &status {
-            Ok(status) if end.is_empty() => format!("{status}"),
-            Ok(_) => end.join("; "),
-            Err(_) => format!("did not end within {limit:?}"),
-        };
-        let in_time = status.is_ok();
-        Ok(Ended { in_time, success: status.is_ok_and(|status| status.success()), seconds, text, end })
-    }
+    step(format!("A build each: {} bugs", rest.len()));
+    apart::run(&rest, asked, &mut greens, &until, count)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_did_not_end_is_no_verdict() {
-        let ended = |in_time, success| Ended { in_time, success, seconds: 1.0, text: String::new(), end: "end".into() };
-        assert!(matches!(Ran::of(ended(true, true), 3), Ran::Green { passed: 3 }));
-        assert!(matches!(Ran::of(ended(true, true), 0), Ran::Red { .. }), "nothing ran");
-        assert!(matches!(Ran::of(ended(true, false), 3), Ran::Red { .. }));
-        assert!(matches!(Ran::of(ended(false, false), 3), Ran::Unended(_)));
-    }
+    use crate::apart::WHOLE;
+    use crate::binary::root;
+    use crate::bug::Test;
 
     /// Otherwise it would be built and run.
     #[test]
@@ -389,16 +155,6 @@ mod tests {
                 assert!(!path.exists(), "{}: {} is there as well", test.command(), path.display());
             }
         }
-    }
-
-    /// The constants of the limit agree with the simulation.
-    #[test]
-    fn the_simulation_ends_within_the_limit() {
-        let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
-        let courses = read("crates/sim/tests/seeds.rs").matches(" modes: \"").count();
-        assert_eq!(u64::try_from(courses).unwrap(), SIM_COURSES);
-        let seed = format!("const SEED_LIMIT: Duration = Duration::from_secs({SIM_SEED_SECONDS});");
-        assert!(read("crates/sim/src/runner.rs").contains(&seed), "expected {seed}");
     }
 
     /// Whoever copies a command from a page must not be told that there is no such option.

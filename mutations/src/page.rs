@@ -1,6 +1,6 @@
 //! docs/proof/mutations.md: the list as a table, with the latest result of each bug.
 
-use super::bug::{Layer, Mutation};
+use super::bug::{Layer, Mutation, Test};
 use super::list::MUTATIONS;
 use super::seen::{MutationResult, Results};
 use crate::binary::root;
@@ -13,11 +13,13 @@ const PATH: &str = "docs/proof/mutations.md";
 const HEAD: &str = "# Known bugs, put in on purpose
 
 Each row is a bug that systems like this have had or could have. A run puts it into a copy of the sources. Tests that pass without it must then
-fail. A row that no test catches shows a missing test. `cargo xtask mutations --page` writes this page. The list of bugs is in
+fail. All bugs inside of functions are in one build, and the variable `HOLDFAST_KNOWN_BUG` chooses one when a program starts ([ADR 0079](../adr/0079-known-bugs-in-one-build.md));
+the others have a build each. A row that no test catches shows a missing test. `cargo xtask mutations --page` writes this page. The list of bugs is in
 `mutations/src/list/`, the results of all runs are in `mutations/src/seen.json`: a run adds its results and removes none.
 
-    cargo xtask mutations                   all of them; hours, most of it building
-    cargo xtask mutations --only NAME,..    some
+    cargo xtask mutations                   all of them; hours: the one build, the tests, a build for each of some forty bugs
+    cargo xtask mutations --most-minutes N  starts no further bug after N minutes of tests; those without a result are first
+    cargo xtask mutations --only NAME,..    some; fewer than eight have a build each
     cargo xtask mutations --smoke           a few, in a minute or two
     cargo xtask mutations --list            lists the bugs and, in order, the tests that are run for each
 
@@ -25,7 +27,7 @@ fail. A row that no test catches shows a missing test. `cargo xtask mutations --
 with a simple model, *crash* cuts the power of a simulated disk, *story* and *unit* are fixed cases, *cluster* runs several Raft members in one
 process, *simulation* runs whole clusters from seeds ([simulation](simulation.md)), *scenario* runs real processes (`cargo xtask e2e`). **Seconds** is the time until that test failed, without building, on a busy machine.
 `not run` means that the test is named, but no run has yet seen it fail for this bug. The rules are in the [glossary](../GLOSSARY.md); AGENT-A1 to AGENT-A10 are the
-agent's (`crates/agent/src/machine.rs`). Here the simulation runs as many seeds as begin within 120 s in each mode; a test that has not ended after 25 minutes gives no verdict.
+agent's (`crates/agent/src/machine.rs`). Here the simulation runs as many seeds as begin within 120 s in each mode; a test that has not ended after 25 minutes gives no verdict, nor one that takes much longer with the bug than without (five times as long, at least a minute).
 
 `--smoke` runs a few bugs in crates that build in seconds, each with a test that finds it in every run (random tests may miss a bug). It is part of `cargo xtask test`.
 ";
@@ -73,7 +75,7 @@ fn told(seen: &MutationResult) -> (String, String, String) {
 }
 
 fn not_run(mutation: &Mutation) -> (String, String, String) {
-    let first = mutation.tests.first().map(super::Test::command).unwrap_or_default();
+    let first = mutation.tests.first().map(Test::command).unwrap_or_default();
     let layer = mutation.tests.first().map_or("", |test| Layer::name(test.layer()));
     (layer.into(), "not run".into(), format!("`{first}`"))
 }

@@ -4,7 +4,7 @@ use super::bug::Mutation;
 use crate::binary::root;
 use crate::cmd::cmd;
 use anyhow::{Context, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A copy of every file of the tree, below `target/`. One process at a time locks it.
@@ -43,6 +43,16 @@ impl Copied {
     /// Makes the copy in `tree` equal to the tree, uncommitted changes included. Fails when another run holds it, or a
     /// file cannot be copied.
     pub(super) fn open(tree: PathBuf) -> Result<Self> {
+        let copied = Self::locked(tree)?;
+        copied.restore()?;
+        Ok(copied)
+    }
+
+    /// The copy in `tree` as an earlier run has left it.
+    ///
+    /// # Errors
+    /// When another run holds it.
+    pub(super) fn locked(tree: PathBuf) -> Result<Self> {
         std::fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;
         let lock = std::fs::File::create(tree.with_extension("lock"))?;
         lock.try_lock().with_context(|| format!("{}: another run uses it; wait until it ends", tree.display()))?;
@@ -50,20 +60,38 @@ impl Copied {
             cmd("git").args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).dir(root()).out()?;
         let files = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from);
         let files = files.filter(|name| root().join(name).is_file()).collect();
-        let copied = Self { tree, files, _lock: lock };
-        copied.restore()?;
-        Ok(copied)
+        Ok(Self { tree, files, _lock: lock })
     }
 
     pub(super) fn tree(&self) -> &Path {
         &self.tree
     }
 
-    /// Writes only files that differ from the tree, because builds depend on the times of the files.
+    /// Names of all its files, relative to the tree.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(PathBuf::as_path)
+    }
+
+    /// Makes the copy equal to the tree.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written.
     pub(super) fn restore(&self) -> Result<()> {
+        self.restore_but(&BTreeMap::new())
+    }
+
+    /// Makes the copy equal to the tree, but for these files, which get these texts. Writes only files that differ,
+    /// because builds depend on the times of the files.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written.
+    pub(super) fn restore_but(&self, other: &BTreeMap<PathBuf, String>) -> Result<()> {
         for name in &self.files {
             let (from, to) = (root().join(name), self.tree.join(name));
-            let expected = std::fs::read(&from).with_context(|| from.display().to_string())?;
+            let expected = match other.get(name) {
+                Some(text) => text.clone().into_bytes(),
+                None => std::fs::read(&from).with_context(|| from.display().to_string())?,
+            };
             if std::fs::read(&to).is_ok_and(|found| found == expected) {
                 continue;
             }
@@ -109,14 +137,10 @@ impl Scratch {
         self.0.restore()
     }
 
-    /// An empty file for a program's output.
-    pub(super) fn log(&self, name: &str) -> Result<PathBuf> {
-        let path = root().join(format!("target/mutations-{name}.log"));
-        std::fs::write(&path, "").with_context(|| path.display().to_string())?;
-        Ok(path)
-    }
-
-    /// Puts the bug in. Fails when a text to replace does not occur exactly once.
+    /// Puts the bug in.
+    ///
+    /// # Errors
+    /// When a text to replace does not occur exactly once.
     pub(super) fn apply(&self, mutation: &Mutation) -> Result<()> {
         for edit in mutation.edits {
             let path = self.tree().join(edit.file);

@@ -62,9 +62,17 @@ pub(super) fn remember(mutation: &Mutation, caught: Option<&Test>, seconds: f64,
 /// Adds the results below `target/` to the committed ones, and returns all. Fails when the results cannot be read or
 /// written.
 pub(super) fn gather() -> Result<Results> {
-    let all = newest(read(&kept())?, read(&own())?, MUTATIONS.iter().copied().flatten());
+    let all = known()?;
     std::fs::write(kept(), lines(&all)?).with_context(|| kept().display().to_string())?;
     Ok(all)
+}
+
+/// The results below `target/` and the committed ones.
+///
+/// # Errors
+/// When they cannot be read.
+pub(super) fn known() -> Result<Results> {
+    Ok(newest(read(&kept())?, read(&own())?, MUTATIONS.iter().copied().flatten()))
 }
 
 /// The latest valid result of each mutation of the list.

@@ -114,7 +114,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         edits: &[Edit {
             file: "crates/journal/src/replay.rs",
             old: "let known = synced > offset;",
-            new: "let known = synced > offset && batch.first_bad().is_none();",
+            new: "let known = synced > offset && batch.first_torn().is_none();",
         }],
         tests: &[CORRUPTION],
         smoke: false,

@@ -1,0 +1,185 @@
+//! All known bugs in one build, chosen when a program starts (mutant schemata,
+//! [ADR 0079](../../docs/adr/0079-known-bugs-in-one-build.md)).
+//!
+//! Owns: the texts of the copy with all bugs that fit, the one build, and the runs of its test programs. Does not own:
+//! the list of bugs, what a failing test means (`judge`), bugs that need a build of their own (`apart`).
+//!
+//! ```text
+//!  list ─▶ function ─▶ rewrite ─▶ chooser ─▶ copy ─▶ build ─▶ programs ─▶ each bug: its tests with HOLDFAST_KNOWN_BUG=N
+//!                          ▲                           │
+//!                          └── without what does not compile
+//! ```
+
+mod build;
+mod chooser;
+mod function;
+mod messages;
+mod rewrite;
+
+use crate::binary::{root, unsaid};
+use crate::bug::{Asked, Mutation, Test};
+use crate::cmd::Cmd;
+use crate::judge::{Greens, Until, confirmed, judge};
+use crate::list::MUTATIONS;
+use crate::ran::{Ran, TEST_LIMIT, cost, limit_of, scenario, seeded, spawn};
+use crate::say::{Count, note, step};
+use crate::scratch::Copied;
+use crate::seen;
+use anyhow::Result;
+use build::Built;
+pub(super) use build::folder as build_folder;
+use rewrite::Numbered;
+use std::process::Command;
+use std::time::Duration;
+
+/// Most memory that a test program may map, in KiB. A bug may allocate in an endless loop.
+const MEMORY_KIB: u64 = 16 << 20;
+
+/// A test that takes at most this long without a bug is run so once more after each failure. The simulation takes
+/// longer, and does not depend on the machine's speed.
+const CONFIRMED_SECONDS: f64 = 60.0;
+
+/// Runs all bugs that fit into one build. Returns the others, in the order of the list, and the time at which no
+/// further bug is started.
+///
+/// # Errors
+/// When the copy cannot be made, or something else than a bug does not compile.
+pub(super) fn run(
+    chosen: &[&'static Mutation],
+    asked: Asked,
+    most_minutes: Option<u64>,
+    greens: &mut Greens,
+    count: &mut Count,
+) -> Result<(Vec<&'static Mutation>, Until)> {
+    let (chosen, idle): (Vec<_>, Vec<_>) = chosen.iter().copied().partition(|mutation| !asked.of(mutation).is_empty());
+    idle.iter().for_each(|mutation| count.skip(mutation.name, "its tests need whole clusters"));
+    let bugs = numbered(&chosen);
+    let copy = Copied::locked(root().join("target/mutations-all"))?;
+    step(format!("One build with all bugs that fit, of {}", bugs.len()));
+    let built = build::build(&copy, &bugs)?;
+    let (fits, refused) = (&built.plan.fits, &built.plan.refused);
+    note(format!(
+        "built in {:.0} s: {} bugs, {} need a build each",
+        built.took.as_secs_f64(),
+        fits.len(),
+        refused.len()
+    ));
+    let (fitting, rest): (Vec<Numbered<'_>>, Vec<Numbered<'_>>) =
+        bugs.iter().copied().partition(|one| fits.contains(&one.number));
+    for one in &rest {
+        note(format!("{}: {}", one.bug.name, refused.get(&one.number).map_or("", String::as_str)));
+    }
+    let until = Until::minutes(most_minutes);
+    run_all(&built, in_order(&fitting, asked)?, asked, &until, greens, count)?;
+    Ok((rest.into_iter().map(|one| one.bug).collect(), until))
+}
+
+/// Bugs without a result first, then those with cheap tests.
+fn in_order(bugs: &[Numbered<'static>], asked: Asked) -> Result<Vec<Numbered<'static>>> {
+    let known = seen::known()?;
+    let mut order = bugs.to_vec();
+    order.sort_by_key(|one| {
+        let costs = || asked.of(one.bug).into_iter().map(cost);
+        (known.contains_key(one.bug.name), costs().next(), costs().max())
+    });
+    Ok(order)
+}
+
+/// Chooses one bug after the other and runs its tests.
+fn run_all(
+    built: &Built,
+    bugs: Vec<Numbered<'static>>,
+    asked: Asked,
+    until: &Until,
+    greens: &mut Greens,
+    count: &mut Count,
+) -> Result<()> {
+    for (at, Numbered { number, bug }) in bugs.iter().enumerate() {
+        if until.is_over() {
+            until.left(bugs.len() - at, count);
+            break;
+        }
+        step(format!("{} of {}: {}: {}", at + 1, bugs.len(), bug.name, bug.bug));
+        let tests = asked.of(bug);
+        let mut usable = Vec::new();
+        for test in &tests {
+            if greens.seconds(test, count, || run_test(built, test, 0, TEST_LIMIT))?.is_some() {
+                usable.push(*test);
+            }
+        }
+        let all = usable.len() == tests.len();
+        let with_it = |test| {
+            let seconds = greens.known(test).unwrap_or(f64::MAX);
+            let ran = run_test(built, test, *number, limit_of(seconds))?;
+            if seconds > CONFIRMED_SECONDS {
+                return Ok(ran);
+            }
+            confirmed(ran, || run_test(built, test, 0, TEST_LIMIT))
+        };
+        count.check(bug.name, judge(bug, &usable, all, with_it));
+    }
+    Ok(())
+}
+
+/// Each bug with its place in the whole list, so that a number means the same in each run.
+fn numbered(chosen: &[&'static Mutation]) -> Vec<Numbered<'static>> {
+    let all = (1..).zip(MUTATIONS.iter().copied().flatten());
+    let wanted = all.filter(|(_, bug)| chosen.iter().any(|other| other.name == bug.name));
+    wanted.map(|(number, bug)| Numbered { number, bug }).collect()
+}
+
+fn run_test(built: &Built, test: &Test, number: u32, limit: Duration) -> Result<Ran> {
+    match test {
+        Test::Cargo { package, target, filter, .. } => {
+            let program = match built.test(package, target) {
+                Ok(program) => program,
+                Err(why) => return Ok(Ran::NoBuild(why.to_string())),
+            };
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("ulimit -v {MEMORY_KIB} && exec \"$@\""), "sh"]).arg(&program.path);
+            unsaid(&mut command);
+            let command = seeded(Cmd::of(command))
+                .arg("--quiet")
+                .args(*filter)
+                .dir(&program.folder)
+                // As cargo runs it.
+                .env("CARGO_MANIFEST_DIR", &program.folder)
+                .env(chooser::VARIABLE, number.to_string());
+            Ok(Ran::of_tests(spawn("test", command, limit)?))
+        }
+        Test::Scenario(name) => {
+            let command = scenario(&built.holdfast, name)?.env(chooser::VARIABLE, number.to_string());
+            Ok(Ran::of(spawn("scenario", command, limit)?, 1))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_bug_keeps_its_number_whatever_else_is_chosen() {
+        let all: Vec<&'static Mutation> = MUTATIONS.iter().copied().flatten().collect();
+        assert_eq!(numbered(&all).iter().map(|one| one.number).max(), u32::try_from(all.len()).ok());
+        let some = numbered(&[all[7], all[2]]);
+        let found: Vec<(u32, &str)> = some.iter().map(|one| (one.number, one.bug.name)).collect();
+        assert_eq!(found, [(3, all[2].name), (8, all[7].name)]);
+    }
+
+    /// Otherwise the run takes hours, most of it building.
+    #[test]
+    fn nearly_all_bugs_of_the_list_fit_into_one_build() {
+        let all: Vec<&'static Mutation> = MUTATIONS.iter().copied().flatten().collect();
+        let read = |file: &str| Ok(std::fs::read_to_string(root().join(file))?);
+        let plan = rewrite::plan(&numbered(&all), &BTreeMap::new(), read).unwrap();
+        for (file, new) in &plan.files {
+            function::functions(&new.text).unwrap_or_else(|e| panic!("{file}: {e}"));
+        }
+        let name = |number: &u32| all[usize::try_from(*number).unwrap() - 1].name;
+        let refused: Vec<String> =
+            plan.refused.iter().map(|(number, why)| format!("{}: {why}", name(number))).collect();
+        assert!(plan.fits.len() * 10 >= all.len() * 9, "only {} fit:\n{}", plan.fits.len(), refused.join("\n"));
+    }
+}
