@@ -18,7 +18,7 @@ the others have a build each. A row that no test catches shows a missing test. `
 `mutations/src/list/`, the results of all runs are in `mutations/src/seen.json`: a run adds its results and removes none.
 
     cargo xtask mutations                   all of them; hours: the one build, the tests, a build for each of some forty bugs
-    cargo xtask mutations --most-minutes N  starts no further bug after N minutes of tests; those without a result are first
+    cargo xtask mutations --most-minutes 60  starts no further bug after 60 minutes of tests; those without a result are first
     cargo xtask mutations --only NAME,..    some; fewer than eight have a build each
     cargo xtask mutations --smoke           a few, in a minute or two
     cargo xtask mutations --list            lists the bugs and, in order, the tests that are run for each
