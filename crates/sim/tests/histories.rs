@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 /// `HOLDFAST_HISTORIES_JOBS`: parallel processes.
 fn usual() -> (u64, u64) {
     match tier() {
-        Tier::Gate => (2500, 400),
+        Tier::Gate => (1500, 300),
         Tier::All => (10_000, 2000),
     }
 }

@@ -32,7 +32,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
 ",
         }],
         tests: &[GRANTS, LEASES, STORIES],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "gap-accepted",
@@ -269,7 +269,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "pub const JITTER_NS: u64 = 0;",
         }],
         tests: &[lib(Layer::Unit, "holdfast-types", &["steady::"])],
-        smoke: false,
+        smoke: true,
     },
     Mutation {
         name: "clock-waits-to-catch-up",

@@ -395,7 +395,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             new: "            _ => Standing::Older,",
         }],
         tests: &[HEADS],
-        smoke: true,
+        smoke: false,
     },
     Mutation {
         name: "head-goes-back",

@@ -1,6 +1,7 @@
 //! Where a command has the cluster key from.
 
 use crate::commands::error;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -103,6 +104,13 @@ fn core_limit(pid: u32) -> String {
     line.and_then(|line| line.split_whitespace().next()).unwrap_or_default().to_string()
 }
 
+/// Gives this process, and all that it starts, a soft limit of core dumps that is not 0: a limit of 0 shows nothing
+/// where it was 0 before. Returns whether the hard limit allows it.
+fn core_dumps_allowed() -> bool {
+    let limit = Rlimit { current: Some(4096), ..getrlimit(Resource::Core) };
+    setrlimit(Resource::Core, limit).is_ok()
+}
+
 /// How long a start may take on a machine whose disk is busy.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
@@ -122,15 +130,17 @@ fn commands_with_secrets_write_no_core_dump() {
     let pipe = dir.path().join("ca.key");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let (dir, pipe) = (dir.path().to_str().unwrap(), pipe.to_str().unwrap());
+    if !core_dumps_allowed() {
+        return holdfast_testkit::skipped("the hard limit of core dumps is 0");
+    }
     for args in [
         ["cluster", "certificates", "--dir", dir, "--admin", "ann"].as_slice(),
         &["certificate", "renew", "--dir", dir, "g1"],
         &["agent", "run", "--config", pipe],
         &["standby", "run", "--config", pipe],
     ] {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", "ulimit -S -c 4096; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_holdfast")]).args(args);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        let mut child = command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         // A start takes milliseconds. CI saw one of 20 s, and nothing else was slow then.
         let (begun, pid) = (Instant::now(), child.id());
         while core_limit(pid) != "0" && !process_state(pid).contains("Z (") && begun.elapsed() < START_LIMIT {

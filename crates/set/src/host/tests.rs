@@ -13,6 +13,11 @@ const AT: (Lba, Sectors) = (Lba(0), Sectors(8));
 
 /// Writes and checkpoints, one after the other: so many that some end at any given moment of a lookup.
 const ROUNDS: u64 = 10_000;
+/// Fewer lookups than this beside them show nothing: where other programs keep the processors busy, the writer may have
+/// ended before reader and writer ran at the same time. Then there are more rounds.
+const LOOKUPS_LEAST: u64 = 20_000;
+/// Rounds at most.
+const ROUNDS_MAX: u64 = 10 * ROUNDS;
 /// Turns of a loop that wait for the next lookup, at most: so many end soon, also where no other thread can run.
 const TURNS_MAX: u32 = 500;
 
@@ -35,7 +40,8 @@ fn write_and_checkpoint(host: &SetHost, epoch: Epoch, after: LogId, told: &Told)
         assert_eq!(decode_answer(&host.apply(at, payload)), Some(expected(at)));
         at
     };
-    for number in 1..=ROUNDS {
+    let enough = |number| number > ROUNDS && told.lookups.load(Ordering::Relaxed) >= LOOKUPS_LEAST;
+    for number in (1..=ROUNDS_MAX).take_while(|number| !enough(*number)) {
         let mut entry = EntryBuilder::new(epoch, WriteSeq(number)).of(SET);
         assert!(entry.try_push(OpKind::Zero, VOLUME, AT.0, AT.1, Bytes::new()));
         apply(entry.finish(), &|_| SetAnswer::Written);

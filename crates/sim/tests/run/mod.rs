@@ -1,24 +1,9 @@
 //! Environment of a run of the tests: `HOLDFAST_SEED` and `HOLDFAST_TIER`; and the seeds that have failed once.
 
+mod tier;
+
 use std::io::Write;
-
-/// Size of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
-    /// `cargo test`, and the gate of `cargo xtask test`.
-    Gate,
-    /// `cargo xtask test --all`.
-    All,
-}
-
-/// `HOLDFAST_TIER`: `gate` (the default), or `all`.
-pub fn tier() -> Tier {
-    match std::env::var("HOLDFAST_TIER").as_deref() {
-        Err(_) | Ok("gate") => Tier::Gate,
-        Ok("all") => Tier::All,
-        Ok(other) => panic!("HOLDFAST_TIER: found {other:?}, expected gate or all"),
-    }
-}
+pub use tier::{Tier, tier};
 
 /// The first seed of this run: `HOLDFAST_SEED`, or the Unix time in seconds, so that two runs an hour apart share no
 /// seed. Printed past the test harness, which would hide it.
