@@ -92,13 +92,15 @@ impl Copied {
                 Some(text) => text.clone().into_bytes(),
                 None => std::fs::read(&from).with_context(|| from.display().to_string())?,
             };
-            if std::fs::read(&to).is_ok_and(|found| found == expected) {
-                continue;
+            if !std::fs::read(&to).is_ok_and(|found| found == expected) {
+                if let Some(dir) = to.parent() {
+                    std::fs::create_dir_all(dir)?;
+                }
+                std::fs::write(&to, expected).with_context(|| to.display().to_string())?;
             }
-            if let Some(dir) = to.parent() {
-                std::fs::create_dir_all(dir)?;
-            }
-            std::fs::write(&to, expected).with_context(|| to.display().to_string())?;
+            // Some tests ask whether a script may be run.
+            let mode = std::fs::metadata(&from).with_context(|| from.display().to_string())?.permissions();
+            std::fs::set_permissions(&to, mode).with_context(|| to.display().to_string())?;
         }
         self.remove_others(&self.tree)
     }

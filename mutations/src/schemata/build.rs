@@ -6,7 +6,7 @@
 use super::chooser;
 use super::messages::{Program, Said};
 use super::rewrite::{Numbered, Plan, plan};
-use crate::binary::{WRAPPER, cargo, root};
+use crate::binary::{cargo, root};
 use crate::cmd::{Cmd, tail_of};
 use crate::process::Proc;
 use crate::say::note;
@@ -129,8 +129,6 @@ fn command(tree: &Path) -> Cmd {
     Cmd::of(cargo())
         .dir(tree)
         .env("CARGO_TARGET_DIR", folder())
-        // A bug may break a lint, and is to be built all the same.
-        .env(WRAPPER, "")
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
 }
