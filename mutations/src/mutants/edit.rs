@@ -48,6 +48,7 @@ mod tests {
     use super::super::results::{Texts, keyed};
     use super::super::tool::Listed;
     use super::*;
+    use crate::binary::root;
     use crate::schemata::{Numbered, plan};
     use std::collections::BTreeMap;
 
@@ -145,6 +146,37 @@ fn not(a: bool) -> bool {
         for (a, b, c, d) in [(1, 4, 2, 1), (4, 1, 4, 1), (0, 1, 1, 1), (1, 0, 1, 1), (2, 1, 1, 1), (1, 1, 2, 3)] {
             assert_eq!(of(a, b, c, d), None, "{a}:{b} to {c}:{d}");
         }
+    }
+
+    /// Places of all names of a file.
+    struct Names(Vec<proc_macro2::Span>);
+
+    impl<'a> syn::visit::Visit<'a> for Names {
+        fn visit_ident(&mut self, name: &'a syn::Ident) {
+            self.0.push(name.span());
+        }
+    }
+
+    /// The tool has its lines and columns from the same parser.
+    #[test]
+    fn each_name_of_real_sources_is_at_its_bytes() {
+        let (mut found, mut all) = (0, vec![root().join("crates/journal/src"), root().join("crates/seal/src")]);
+        while let Some(path) = all.pop() {
+            if path.is_dir() {
+                all.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let mut names = Names(Vec::new());
+            syn::visit::Visit::visit_file(&mut names, &syn::parse_file(&text).unwrap());
+            for span in names.0 {
+                let place = |at: proc_macro2::LineColumn| Place { line: at.line, column: at.column + 1 };
+                let listed = Span { start: place(span.start()), end: place(span.end()) };
+                assert_eq!(part(&text, listed), Some(span.byte_range()), "{}: {listed:?}", path.display());
+                found += 1;
+            }
+        }
+        assert!(found > 5_000, "{found} names");
     }
 
     /// The way from the tool's list to the text of the one build.

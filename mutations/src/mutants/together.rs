@@ -65,12 +65,12 @@ pub(super) fn run<'m>(job: &Job<'_>, mutants: &[&'m Mutant], tell: Tell<'_, 'm>)
     let by_number: BTreeMap<u32, &'m Mutant> = mutants.iter().map(|mutant| (mutant.number, *mutant)).collect();
     let all: Group<'m> = mutants.iter().map(|&mutant| Numbered { number: mutant.number, bug: mutant }).collect();
     let read = |file: &str| job.texts.same(file, root());
-    let mut todo = groups(&all, BOUNDS, read)?;
-    note(format!("{} mutants in {} builds", mutants.len(), todo.len()));
+    let (mut todo, few) = worth_it(groups(&all, BOUNDS, read)?);
+    note(format!("{} mutants in {} builds, {} are too few for another", mutants.len(), todo.len(), few.len()));
     // The first one is at the end.
     todo.reverse();
     seed(&tool::build())?;
-    let (mut rest, mut compiles) = (Vec::new(), false);
+    let (mut rest, mut compiles): (Vec<u32>, bool) = (few.iter().map(|one| one.number).collect(), false);
     while let Some(group) = todo.pop() {
         if job.is_over() {
             break;
@@ -102,6 +102,12 @@ pub(super) fn run<'m>(job: &Job<'_>, mutants: &[&'m Mutant], tell: Tell<'_, 'm>)
         }
     }
     Ok(rest.into_iter().map(|number| by_number[&number]).collect())
+}
+
+/// The builds, and the mutants of those that have too few: what a function with very many leaves over.
+fn worth_it(groups: Vec<Group<'_>>) -> (Vec<Group<'_>>, Group<'_>) {
+    let (builds, small): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.len() >= FROM);
+    (builds, small.into_iter().flatten().collect())
 }
 
 /// Two halves of a build that does not compile, the first one at the end; the group itself if it is too small for that.
@@ -287,6 +293,19 @@ mod tests {
         assert_eq!(limit_of(0.5), Duration::from_secs(30));
         assert_eq!(limit_of(20.0), Duration::from_secs(80));
         assert_eq!(limit_of(9_999.0), TEST_LIMIT);
+    }
+
+    #[test]
+    fn what_is_left_over_gets_no_common_build() {
+        let mutants: Vec<Mutant> = (1..=9).map(|number| Mutant { number, ..Mutant::named("a", "seal") }).collect();
+        let of = |part: &[usize]| -> Vec<Group<'_>> {
+            let mut all = mutants.iter().map(|one| Numbered { number: one.number, bug: one });
+            part.iter().map(|&count| all.by_ref().take(count).collect()).collect()
+        };
+        let numbers = |group: &Group<'_>| group.iter().map(|one| one.number).collect::<Vec<_>>();
+        let (builds, few) = worth_it(of(&[FROM, 2, 1]));
+        assert_eq!((builds.iter().map(numbers).collect(), numbers(&few)), (vec![vec![1, 2, 3, 4]], vec![5, 6, 7]));
+        assert!(worth_it(Vec::new()).0.is_empty());
     }
 
     #[test]
