@@ -1,6 +1,6 @@
 //! A known bug: what it changes in which file, and the tests that must find it.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// A known bug.
 pub(super) struct Mutation {
@@ -130,10 +130,16 @@ impl Asked {
 impl Edit {
     /// The text with the bug in it. Fails when the text to replace does not occur exactly once.
     pub(super) fn apply(&self, text: &str) -> Result<String> {
-        let found = text.matches(self.old).count();
-        ensure!(found == 1, "found {found} times, expected once: {:?}", self.old);
+        place_of(self.old, text)?;
         Ok(text.replacen(self.old, self.new, 1))
     }
+}
+
+/// The byte at which a text begins that occurs exactly once. Fails when it does not.
+pub(super) fn place_of(old: &str, text: &str) -> Result<usize> {
+    let found = text.matches(old).count();
+    ensure!(found == 1, "found {found} times, expected once: {old:?}");
+    text.find(old).context("not in the text")
 }
 
 impl Mutation {

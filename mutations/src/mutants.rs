@@ -2,19 +2,22 @@
 //! notices.
 //!
 //! Owns: which mutants are tried, by which tests, the results and the page. Does not own: how mutants are made
-//! (`cargo-mutants`), known bugs (`mutations`). The tool works in a copy of the tree, in place, so that builds stay
-//! warm from run to run.
+//! (`cargo-mutants`), known bugs (`mutations`), how one build has many changes (`schemata`). All work in a copy of the
+//! tree, in place, so that builds stay warm from run to run.
 //!
 //! ```text
-//!  list of all mutants ─▶ crate, shard, no result yet ─▶ cargo-mutants, one crate after the other ─▶ target/mutants/results.json
-//!                                                                       --page ─▶ mutations/mutants/*.json, docs/proof/mutants.md
+//!  list of all mutants ─▶ crate, shard, no result yet ─▶ many in one build (together) ─▶ target/mutants/results.json
+//!                                                          └─ the others: cargo-mutants, a build each ─┘
+//!                                                --page ─▶ mutations/mutants/*.json, docs/proof/mutants.md
 //! ```
 
 mod change;
+mod edit;
 mod page;
 mod results;
 mod scope;
 mod seed;
+mod together;
 mod tool;
 
 use crate::binary::root;
@@ -22,19 +25,23 @@ use crate::cmd::cmd;
 use crate::say::{Count, line, note, step};
 use crate::scratch::Copied;
 use anyhow::{Context, Result};
-use results::{Mutant, MutantResult, Reasons, Results};
+use results::{Mutant, MutantResult, Reasons, Results, Texts};
 use scope::{SCOPES, Scope};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime};
-use tool::{Outcome, Ran, Tool};
+use together::Job;
+use tool::{Outcome, Tool};
 
 /// Options on the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_long_help = "\
 Differs from `cargo xtask mutations`: there, known bugs from a list of our own are put in, and any test may find them, whole clusters included. \
 Here, a tool makes the changes, thousands of them, and only the quick tests of the same crate decide.
+
+Most mutants of a crate are in one build, or a few, and one is chosen when the tests start. Those that do not fit have a build each, \
+after the others.
 
 Without options it tries each mutant that has no result yet, and each survivor without a reason. Results are kept below target/mutants; \
 --page adds them to mutations/mutants. A reason for a survivor goes into mutations/mutants/reasons.json.
@@ -67,11 +74,14 @@ pub(super) struct Args {
     /// Also those that have a result
     #[arg(long)]
     again: bool,
+    /// A build for each mutant, by cargo-mutants, also where many fit into one
+    #[arg(long)]
+    build_each: bool,
     /// List the chosen mutants and their number by crate, and exit
     #[arg(long)]
     list: bool,
     /// Write docs/proof/mutants.md from the results of all runs, and exit
-    #[arg(long, conflicts_with_all = ["crates", "shard", "in_diff", "change", "most", "minutes", "again", "list"])]
+    #[arg(long, conflicts_with_all = ["crates", "shard", "in_diff", "change", "most", "minutes", "again", "build_each", "list"])]
     page: bool,
 }
 
@@ -114,7 +124,7 @@ pub(super) fn chore(args: &Args) -> Result<()> {
     if args.change && in_diff.as_ref().is_some_and(BTreeSet::is_empty) {
         return skipped("it has no mutant: no line of it is safety code (.cargo/mutants.toml)");
     }
-    let all = all(&tool, copied.tree())?;
+    let (all, texts) = all(&tool, copied.tree())?;
     if args.page {
         results::gather(&all)?;
         return page::write();
@@ -128,8 +138,16 @@ pub(super) fn chore(args: &Args) -> Result<()> {
         return Ok(());
     }
     let left = wanted.len() - chosen.len();
-    let mut run =
-        Run { tool: &tool, all: &all, reasons: &reasons, in_turn: args.change, count: Count::default(), left };
+    let mut run = Run {
+        tool: &tool,
+        copied: &copied,
+        texts: &texts,
+        all: &all,
+        notes: Notes::new(&reasons)?,
+        in_turn: args.change,
+        build_each: args.build_each,
+        left,
+    };
     let done = run.crates(&chosen, args.minutes.map(|minutes| Duration::from_secs(minutes * 60)));
     // A mutant may still be in the copy, if the tool was killed.
     copied.restore()?;
@@ -163,9 +181,11 @@ fn skipped(why: &str) -> Result<()> {
     count.close()
 }
 
-fn all(tool: &Tool<'_>, tree: &Path) -> Result<Vec<Mutant>> {
-    let read = |file: &str| std::fs::read_to_string(tree.join(file)).with_context(|| file.to_owned());
-    results::keyed(tool.list(None)?, read)
+/// All mutants of the tree, and the sources that they are of.
+fn all(tool: &Tool<'_>, tree: &Path) -> Result<(Vec<Mutant>, Texts)> {
+    let listed = tool.list(None)?;
+    let texts = Texts::read(&listed, tree)?;
+    Ok((results::keyed(listed, &texts)?, texts))
 }
 
 /// Names of the mutants in lines that differ from where this branch left `reference`, uncommitted changes included.
@@ -216,92 +236,176 @@ fn list(chosen: &[&Mutant]) {
 /// A run over the chosen mutants.
 struct Run<'a> {
     tool: &'a Tool<'a>,
+    copied: &'a Copied,
+    texts: &'a Texts,
     all: &'a [Mutant],
-    reasons: &'a Reasons,
+    notes: Notes<'a>,
     /// A crate gets all the time that is left, not an equal share: in a share of two minutes nothing would be built.
     in_turn: bool,
-    count: Count,
+    build_each: bool,
     /// Chosen mutants that were not tried.
     left: usize,
 }
 
-impl Run<'_> {
-    fn crates(&mut self, chosen: &[&Mutant], limit: Option<Duration>) -> Result<()> {
+/// Mutants of one crate.
+type OfScope<'a> = (&'static Scope, Vec<&'a Mutant>);
+
+impl<'a> Run<'a> {
+    /// First all that fit into builds with others, crate by crate, then those that need a build each.
+    fn crates(&mut self, chosen: &[&'a Mutant], limit: Option<Duration>) -> Result<()> {
         let end = limit.map(|limit| Instant::now() + limit);
-        let mut todo = Vec::new();
-        for scope in &SCOPES {
-            let of_crate = chosen.iter().copied().filter(|mutant| mutant.crate_name == scope.name);
-            let of_crate: Vec<&Mutant> = of_crate.collect();
-            if !of_crate.is_empty() {
-                todo.push((scope, of_crate));
-            }
-        }
+        let of = |scope: &Scope| chosen.iter().copied().filter(|mutant| mutant.crate_name == scope.name).collect();
+        let todo: Vec<OfScope<'a>> = SCOPES.iter().map(|scope| (scope, of(scope))).collect();
+        let todo: Vec<OfScope<'a>> = todo.into_iter().filter(|(_, mutants)| !mutants.is_empty()).collect();
         step(format!("Mutants: {} in {} crates", chosen.len(), todo.len()));
-        for (at, (scope, mutants)) in todo.iter().enumerate() {
+        let (many, mut each): (Vec<OfScope<'a>>, Vec<OfScope<'a>>) =
+            todo.into_iter().partition(|(_, mutants)| !self.build_each && mutants.len() >= together::FROM);
+        let mut rests = Vec::new();
+        self.in_time(many, end, |run, scope, mutants, until| {
+            rests.push((scope, run.together(scope, mutants, until)?));
+            Ok(())
+        })?;
+        // In the order of the crates again.
+        each.extend(rests.into_iter().filter(|(_, mutants)| !mutants.is_empty()));
+        each.sort_by_key(|(scope, _)| SCOPES.iter().position(|other| other.name == scope.name));
+        self.copied.restore()?;
+        self.texts.all_same(self.copied.tree())?;
+        self.in_time(each, end, Self::one_by_one)
+    }
+
+    /// Does something with each crate until `end`. Counts the mutants of those that it does not come to.
+    fn in_time(
+        &mut self,
+        todo: Vec<OfScope<'a>>,
+        end: Option<Instant>,
+        mut what: impl FnMut(&mut Self, &'static Scope, &[&'a Mutant], Option<Instant>) -> Result<()>,
+    ) -> Result<()> {
+        let crates = todo.len();
+        for (at, (scope, mutants)) in todo.into_iter().enumerate() {
             let now = Instant::now();
-            if self.in_turn && end.is_some_and(|end| now >= end) {
+            if end.is_some_and(|end| now >= end) {
                 self.left += mutants.len();
                 continue;
             }
             // Each crate gets an equal share of the time that is left.
-            let crates_left = if self.in_turn { 1 } else { u32::try_from(todo.len() - at).unwrap_or(u32::MAX) };
+            let crates_left = if self.in_turn { 1 } else { u32::try_from(crates - at).unwrap_or(u32::MAX) };
             let until = end.map(|end| now + end.saturating_duration_since(now) / crates_left);
-            self.one(scope, mutants, until)?;
+            what(self, scope, &mutants, until)?;
         }
         Ok(())
     }
 
-    fn one(&mut self, scope: &Scope, chosen: &[&Mutant], until: Option<Instant>) -> Result<()> {
-        step(format!(
-            "{}: {} mutants, cargo test -p {} {}",
-            scope.name,
-            chosen.len(),
-            scope.package(),
-            scope.tests.join(" ")
-        ));
+    /// Tries mutants of a crate that fit into builds with others. Returns those that need a build each.
+    fn together(
+        &mut self,
+        scope: &'static Scope,
+        mutants: &[&'a Mutant],
+        until: Option<Instant>,
+    ) -> Result<Vec<&'a Mutant>> {
+        step(format!("{}: {} mutants, {}: all that fit in one build", scope.name, mutants.len(), tests_of(scope)));
+        let job = Job { copied: self.copied, texts: self.texts, scope, until };
+        let before = self.notes.tried;
+        let done = together::run(&job, mutants, &mut |mutant, outcome, seconds| {
+            self.notes.add(mutant, outcome, seconds);
+            let tried = self.notes.tried - before;
+            if tried.is_multiple_of(EACH) {
+                note(format!("{tried} of {} tried", mutants.len()));
+                self.notes.save()?;
+            }
+            Ok(())
+        });
+        self.notes.save()?;
+        let rest = done.unwrap_or_else(|error| {
+            self.notes.count.check(scope.name, Err(error));
+            Vec::new()
+        });
+        let tried = self.notes.tried - before;
+        let left = mutants.len().saturating_sub(tried + rest.len());
+        self.left += left;
+        note(format!("{}: {tried} tried, {} need a build each, {left} left", scope.name, rest.len()));
+        Ok(rest)
+    }
+
+    /// Lets `cargo-mutants` try mutants of a crate, with a build each.
+    fn one_by_one(&mut self, scope: &'static Scope, chosen: &[&'a Mutant], until: Option<Instant>) -> Result<()> {
+        step(format!("{}: {} mutants, {}: a build each", scope.name, chosen.len(), tests_of(scope)));
         let names: BTreeSet<&str> = chosen.iter().map(|mutant| mutant.name.as_str()).collect();
         let others = self.all.iter().map(|mutant| mutant.name.as_str()).filter(|name| !names.contains(name));
         let skip: Vec<&str> = others.collect();
-        match self.tool.run(scope, &skip, until) {
-            Ok(ran) => self.judge(scope, chosen, &ran),
+        let ran = match self.tool.run(scope, &skip, until) {
+            Ok(ran) => ran,
             Err(error) => {
                 self.left += chosen.len();
-                self.count.check(scope.name, Err(error));
-                Ok(())
+                self.notes.count.check(scope.name, Err(error));
+                return Ok(());
             }
-        }
-    }
-
-    fn judge(&mut self, scope: &Scope, chosen: &[&Mutant], ran: &Ran) -> Result<()> {
-        let commit = cmd("git").args(["rev-parse", "--short=12", "HEAD"]).dir(root()).out()?.trim().to_owned();
-        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let mut new = Results::new();
+        };
+        let before = self.notes.tried;
         for (name, outcome, seconds) in &ran.tried {
             let Some(mutant) = chosen.iter().find(|mutant| mutant.name == *name) else { continue };
-            let (key, text) = (mutant.key.clone(), mutant.text.clone());
-            match outcome {
-                Outcome::Caught | Outcome::TimedOut => self.count.passed += 1,
-                Outcome::Unviable => {}
-                Outcome::Survived => match results::reason(self.reasons, &key, &text) {
-                    Some(reason) => note(format!("survives, explained: {key}: {}", reason.why)),
-                    None => self.count.check(&key, Err(anyhow::anyhow!("survives (text {text}): no test notices it"))),
-                },
-            }
-            let (outcome, seconds) = (*outcome, tenths(*seconds));
-            new.insert(key, MutantResult { text, outcome, seconds, commit: commit.clone(), at });
+            self.notes.add(mutant, *outcome, *seconds);
         }
-        let left = chosen.len().saturating_sub(new.len());
+        self.notes.save()?;
+        let tried = self.notes.tried - before;
+        let left = chosen.len().saturating_sub(tried);
         self.left += left;
         let why = if ran.stopped { " (stopped at its time limit)" } else { "" };
-        note(format!("{}: {} tried, {left} left{why}", scope.name, new.len()));
-        results::remember(new)
+        note(format!("{}: {tried} tried, {left} left{why}", scope.name));
+        Ok(())
     }
 
     fn close(mut self) -> Result<()> {
         if self.left > 0 {
-            self.count.skip(&format!("{} mutants", self.left), "not tried; the same command goes on with them");
+            let what = format!("{} mutants", self.left);
+            self.notes.count.skip(&what, "not tried; the same command goes on with them");
         }
-        self.count.close()
+        self.notes.count.close()
+    }
+}
+
+/// The command that runs the tests of a crate that decide.
+fn tests_of(scope: &Scope) -> String {
+    format!("cargo test -p {} {}", scope.package(), scope.tests.join(" "))
+}
+
+/// Results are written, and progress is told, after so many mutants: an interrupted run loses only a few.
+const EACH: usize = 25;
+
+/// Counts results and writes them down.
+struct Notes<'a> {
+    reasons: &'a Reasons,
+    commit: String,
+    count: Count,
+    /// Number of mutants with a result.
+    tried: usize,
+    /// Results that are not written yet.
+    new: Results,
+}
+
+impl<'a> Notes<'a> {
+    fn new(reasons: &'a Reasons) -> Result<Self> {
+        let commit = cmd("git").args(["rev-parse", "--short=12", "HEAD"]).dir(root()).out()?.trim().to_owned();
+        Ok(Self { reasons, commit, count: Count::default(), tried: 0, new: Results::new() })
+    }
+
+    fn add(&mut self, mutant: &Mutant, outcome: Outcome, seconds: f64) {
+        let (key, text) = (mutant.key.clone(), mutant.text.clone());
+        match outcome {
+            Outcome::Caught | Outcome::TimedOut => self.count.passed += 1,
+            Outcome::Unviable => {}
+            Outcome::Survived => match results::reason(self.reasons, &key, &text) {
+                Some(reason) => note(format!("survives, explained: {key}: {}", reason.why)),
+                None => self.count.check(&key, Err(anyhow::anyhow!("survives (text {text}): no test notices it"))),
+            },
+        }
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (seconds, commit) = (tenths(seconds), self.commit.clone());
+        self.new.insert(key, MutantResult { text, outcome, seconds, commit, at });
+        self.tried += 1;
+    }
+
+    fn save(&mut self) -> Result<()> {
+        if self.new.is_empty() { Ok(()) } else { results::remember(std::mem::take(&mut self.new)) }
     }
 }
 
@@ -332,6 +436,7 @@ mod tests {
             most: None,
             minutes: None,
             again,
+            build_each: false,
             list: false,
             page: false,
         }
@@ -339,11 +444,9 @@ mod tests {
 
     #[test]
     fn shards_are_all_of_it_and_do_not_move_when_results_come_in() {
-        let mutant = |n: usize| Mutant {
-            key: format!("k{n}"),
-            name: format!("n{n}"),
-            crate_name: if n < 10 { "seal" } else { "journal" },
-            text: "t".into(),
+        let mutant = |n: usize| {
+            let one = Mutant::named(&format!("n{n}"), if n < 10 { "seal" } else { "journal" });
+            Mutant { key: format!("k{n}"), ..one }
         };
         let all: Vec<Mutant> = (0..20).map(mutant).collect();
         let seen = |outcome| MutantResult { text: "t".into(), outcome, seconds: 1.0, commit: "abc".into(), at: 1 };

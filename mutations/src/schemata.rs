@@ -2,7 +2,10 @@
 //! [ADR 0079](../../docs/adr/0079-known-bugs-in-one-build.md)).
 //!
 //! Owns: the texts of the copy with all bugs that fit, the one build, and the runs of its test programs. Does not own:
-//! the list of bugs, what a failing test means (`judge`), bugs that need a build of their own (`apart`).
+//! the list of bugs, what a failing test means (`judge`), bugs that need a build of their own (`apart`). [`mutants`]
+//! makes its builds with it too, of other changes and other programs.
+//!
+//! [`mutants`]: crate::mutants
 //!
 //! ```text
 //!  list ─▶ function ─▶ rewrite ─▶ chooser ─▶ copy ─▶ build ─▶ programs ─▶ each bug: its tests with HOLDFAST_KNOWN_BUG=N
@@ -15,6 +18,7 @@ mod chooser;
 mod function;
 mod messages;
 mod rewrite;
+mod split;
 
 use crate::binary::{root, unsaid};
 use crate::bug::{Asked, Mutation, Test};
@@ -25,10 +29,14 @@ use crate::ran::{Ran, TEST_LIMIT, cost, limit_of, scenario, seeded, spawn};
 use crate::say::{Count, note, step};
 use crate::scratch::Copied;
 use crate::seen;
-use anyhow::Result;
-use build::Built;
-pub(super) use build::folder as build_folder;
-use rewrite::Numbered;
+use anyhow::{Context, Result, bail};
+pub(super) use build::{Built, End, Order, build};
+pub(super) use messages::Program;
+#[cfg(test)]
+pub(super) use rewrite::plan;
+pub(super) use rewrite::{Bug, Numbered, Old, Piece};
+pub(super) use split::{Bounds, groups};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -56,7 +64,13 @@ pub(super) fn run(
     let bugs = numbered(&chosen);
     let copy = Copied::locked(root().join("target/mutations-all"))?;
     step(format!("One build with all bugs that fit, of {}", bugs.len()));
-    let built = build::build(&copy, &bugs)?;
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).with_context(|| file.to_owned());
+    let choices: Vec<Numbered<'_>> = bugs.iter().map(Chosen::as_choice).collect();
+    let built = match build(&copy, &order(), &choices, read)? {
+        End::Built(built) => built,
+        End::NoneToBlame(why) => bail!("{why}"),
+        End::NotInTime => bail!("the build did not end in time"),
+    };
     let (fits, refused) = (&built.plan.fits, &built.plan.refused);
     note(format!(
         "built in {:.0} s: {} bugs, {} need a build each",
@@ -64,8 +78,7 @@ pub(super) fn run(
         fits.len(),
         refused.len()
     ));
-    let (fitting, rest): (Vec<Numbered<'_>>, Vec<Numbered<'_>>) =
-        bugs.iter().copied().partition(|one| fits.contains(&one.number));
+    let (fitting, rest): (Vec<Chosen>, Vec<Chosen>) = bugs.iter().copied().partition(|one| fits.contains(&one.number));
     for one in &rest {
         note(format!("{}: {}", one.bug.name, refused.get(&one.number).map_or("", String::as_str)));
     }
@@ -74,8 +87,38 @@ pub(super) fn run(
     Ok((rest.into_iter().map(|one| one.bug).collect(), until))
 }
 
+/// A known bug and its number.
+#[derive(Clone, Copy)]
+struct Chosen {
+    number: u32,
+    bug: &'static Mutation,
+}
+
+impl Chosen {
+    fn as_choice(&self) -> Numbered<'static> {
+        Numbered { number: self.number, bug: self.bug }
+    }
+}
+
+/// The build folder of known bugs.
+pub(super) fn build_folder() -> PathBuf {
+    root().join("target/mutations-build")
+}
+
+/// Every crate and test program. All is built once, so builds are not incremental.
+fn order() -> Order {
+    let args = ["build", "--locked", "--workspace", "--lib", "--bins", "--tests", "--keep-going"];
+    Order {
+        args: args.map(str::to_owned).to_vec(),
+        folder: build_folder(),
+        log: root().join("target/mutations-build.log"),
+        incremental: false,
+        until: None,
+    }
+}
+
 /// Bugs without a result first, then those with cheap tests.
-fn in_order(bugs: &[Numbered<'static>], asked: Asked) -> Result<Vec<Numbered<'static>>> {
+fn in_order(bugs: &[Chosen], asked: Asked) -> Result<Vec<Chosen>> {
     let known = seen::known()?;
     let mut order = bugs.to_vec();
     order.sort_by_key(|one| {
@@ -88,13 +131,13 @@ fn in_order(bugs: &[Numbered<'static>], asked: Asked) -> Result<Vec<Numbered<'st
 /// Chooses one bug after the other and runs its tests.
 fn run_all(
     built: &Built,
-    bugs: Vec<Numbered<'static>>,
+    bugs: Vec<Chosen>,
     asked: Asked,
     until: &Until,
     greens: &mut Greens,
     count: &mut Count,
 ) -> Result<()> {
-    for (at, Numbered { number, bug }) in bugs.iter().enumerate() {
+    for (at, Chosen { number, bug }) in bugs.iter().enumerate() {
         if until.is_over() {
             until.left(bugs.len() - at, count);
             break;
@@ -122,10 +165,10 @@ fn run_all(
 }
 
 /// Each bug with its place in the whole list, so that a number means the same in each run.
-fn numbered(chosen: &[&'static Mutation]) -> Vec<Numbered<'static>> {
+fn numbered(chosen: &[&'static Mutation]) -> Vec<Chosen> {
     let all = (1..).zip(MUTATIONS.iter().copied().flatten());
     let wanted = all.filter(|(_, bug)| chosen.iter().any(|other| other.name == bug.name));
-    wanted.map(|(number, bug)| Numbered { number, bug }).collect()
+    wanted.map(|(number, bug)| Chosen { number, bug }).collect()
 }
 
 fn run_test(built: &Built, test: &Test, number: u32, limit: Duration) -> Result<Ran> {
@@ -135,23 +178,26 @@ fn run_test(built: &Built, test: &Test, number: u32, limit: Duration) -> Result<
                 Ok(program) => program,
                 Err(why) => return Ok(Ran::NoBuild(why.to_string())),
             };
-            let mut command = Command::new("sh");
-            command.args(["-c", &format!("ulimit -v {MEMORY_KIB} && exec \"$@\""), "sh"]).arg(&program.path);
-            unsaid(&mut command);
-            let command = seeded(Cmd::of(command))
-                .arg("--quiet")
-                .args(*filter)
-                .dir(&program.folder)
-                // As cargo runs it.
-                .env("CARGO_MANIFEST_DIR", &program.folder)
-                .env(chooser::VARIABLE, number.to_string());
+            let command = seeded(test_program(program, number)).args(*filter);
             Ok(Ran::of_tests(spawn("test", command, limit)?))
         }
         Test::Scenario(name) => {
-            let command = scenario(&built.holdfast, name)?.env(chooser::VARIABLE, number.to_string());
+            let command = scenario(built.program("holdfast")?, name)?.env(chooser::VARIABLE, number.to_string());
             Ok(Ran::of(spawn("scenario", command, limit)?, 1))
         }
     }
+}
+
+/// A test program as cargo runs it, with the bug of this number (0: none) and limited memory.
+pub(super) fn test_program(program: &Program, number: u32) -> Cmd {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -v {MEMORY_KIB} && exec \"$@\""), "sh"]).arg(&program.path);
+    unsaid(&mut command);
+    Cmd::of(command)
+        .arg("--quiet")
+        .dir(&program.folder)
+        .env("CARGO_MANIFEST_DIR", &program.folder)
+        .env(chooser::VARIABLE, number.to_string())
 }
 
 #[cfg(test)]
@@ -173,7 +219,8 @@ mod tests {
     fn nearly_all_bugs_of_the_list_fit_into_one_build() {
         let all: Vec<&'static Mutation> = MUTATIONS.iter().copied().flatten().collect();
         let read = |file: &str| Ok(std::fs::read_to_string(root().join(file))?);
-        let plan = rewrite::plan(&numbered(&all), &BTreeMap::new(), read).unwrap();
+        let all_of_them: Vec<Numbered<'_>> = numbered(&all).iter().map(Chosen::as_choice).collect();
+        let plan = rewrite::plan(&all_of_them, &BTreeMap::new(), read).unwrap();
         for (file, new) in &plan.files {
             function::functions(&new.text).unwrap_or_else(|e| panic!("{file}: {e}"));
         }

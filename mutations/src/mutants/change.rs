@@ -65,12 +65,7 @@ mod tests {
 
     #[test]
     fn a_few_mutants_are_of_each_crate_and_from_its_beginning_to_its_end() {
-        let mutant = |crate_name: &'static str, n: usize| Mutant {
-            key: format!("{crate_name}{n}"),
-            name: format!("{crate_name}{n}"),
-            crate_name,
-            text: String::new(),
-        };
+        let mutant = |crate_name: &'static str, n: usize| Mutant::named(&format!("{crate_name}{n}"), crate_name);
         let mut all: Vec<Mutant> = (0..9).map(|n| mutant("seal", n)).collect();
         all.extend((0..2).map(|n| mutant("log", n)));
         let all: Vec<&Mutant> = all.iter().collect();

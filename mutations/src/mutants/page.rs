@@ -15,13 +15,16 @@ const HEAD: &str = "# Mutants of the safety code
 
 `cargo-mutants` changes one place at a time: an operator, a match arm, or the body of a function, which then returns a fixed value. Each change is a
 mutant. The tests of its crate must then fail. A mutant with which they pass survives: no test holds this place.
-[Known bugs](mutations.md) are a list of our own, for bugs that take more than one such change. ADR: [mutants](../adr/0040-mutants.md).
+Most mutants of a crate are in one build, or a few, and one is chosen when the tests start; `cargo-mutants` itself tries the others, with a build each.
+[Known bugs](mutations.md) are a list of our own, for bugs that take more than one such change. ADRs: [mutants](../adr/0040-mutants.md),
+[many in one build](../adr/0082-mutants-in-one-build.md).
 
     cargo xtask mutants                       all without a result yet, and survivors without a reason; nights
     cargo xtask mutants --shard 1/8           one part of eight
     cargo xtask mutants --crate seal,journal  only these crates
     cargo xtask mutants --in-diff main        those in lines changed since a branch or commit
     cargo xtask mutants --change              those of the change; the gate tries a dozen of them for two minutes, the long run all for thirty
+    cargo xtask mutants --build-each          a build for each mutant, to compare
     cargo xtask mutants --page                writes this page
 
 `.cargo/mutants.toml` names the files and says why; `mutations/src/mutants/scope.rs` names the tests that decide. Results are in
@@ -29,7 +32,7 @@ mutant. The tests of its crate must then fail. A mutant with which they pass sur
 
 **Viable** mutants compile. **Timed out** means that the tests did not end, which a user of the tests notices too. **Explained** survivors have a reason below:
 *equivalent* (it behaves as the original does) or *cost only* (it costs time, memory or requests, no data). **Die** is the share of viable mutants, without equivalent
-ones, that are caught or time out.
+ones, that are caught or time out. **Seconds** are those of the tests, and of the build where a mutant had one of its own.
 ";
 
 /// Writes the page from the committed results. Fails when results cannot be read, or the page cannot be written.

@@ -4,6 +4,7 @@
 //! A mutant's name without line and column is its key, so that a result outlives changes elsewhere in the file. The
 //! text of the function is in the result: when it changes, results and reasons of its mutants are invalid.
 
+use super::edit;
 use super::scope::{self, SCOPES, Scope};
 use super::tool::{Listed, Outcome};
 use crate::binary::root;
@@ -11,6 +12,7 @@ use crate::bug::fingerprint;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// A mutant of the tree as it is now.
@@ -25,6 +27,14 @@ pub(super) struct Mutant {
     pub(super) crate_name: &'static str,
     /// Fingerprint of its function.
     pub(super) text: String,
+    /// Its place in the list of all, from 1 on: chooses it where one build has many.
+    pub(super) number: u32,
+    /// Relative to the tree.
+    pub(super) file: String,
+    /// The bytes of the file that go.
+    pub(super) part: Range<usize>,
+    /// The text in their place.
+    pub(super) new: String,
 }
 
 /// The latest result of one mutant.
@@ -32,11 +42,52 @@ pub(super) struct Mutant {
 pub(super) struct MutantResult {
     pub(super) text: String,
     pub(super) outcome: Outcome,
-    /// Build and tests.
+    /// Tests, and the build if it had one of its own.
     pub(super) seconds: f64,
     pub(super) commit: String,
     /// Unix time in seconds.
     pub(super) at: u64,
+}
+
+/// The sources as they were when the list of mutants was made.
+pub(super) struct Texts(BTreeMap<String, String>);
+
+impl FromIterator<(String, String)> for Texts {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(texts: T) -> Self {
+        Self(texts.into_iter().collect())
+    }
+}
+
+impl Texts {
+    /// All files that the list names, below `tree`. Fails when one cannot be read.
+    pub(super) fn read(listed: &[Listed], tree: &Path) -> Result<Self> {
+        let mut texts = BTreeMap::new();
+        for Listed { file, .. } in listed {
+            if !texts.contains_key(file) {
+                let text = std::fs::read_to_string(tree.join(file)).with_context(|| file.clone())?;
+                texts.insert(file.clone(), text);
+            }
+        }
+        Ok(Self(texts))
+    }
+
+    /// The text of a file. Fails when the list does not name it.
+    pub(super) fn of(&self, file: &str) -> Result<&str> {
+        self.0.get(file).map(String::as_str).with_context(|| format!("{file}: not in the list of mutants"))
+    }
+
+    /// The text of a file. Fails when it is another one below `tree` by now: the places of the mutants are wrong then.
+    pub(super) fn same(&self, file: &str, tree: &Path) -> Result<String> {
+        let text = self.of(file)?;
+        let now = std::fs::read_to_string(tree.join(file)).with_context(|| file.to_owned())?;
+        anyhow::ensure!(now == text, "{file} has changed since the list of mutants was made; start the chore again");
+        Ok(now)
+    }
+
+    /// Fails when any of the files is another one below `tree` by now.
+    pub(super) fn all_same(&self, tree: &Path) -> Result<()> {
+        self.0.keys().try_for_each(|file| self.same(file, tree).map(drop))
+    }
 }
 
 pub(super) type Results = BTreeMap<String, MutantResult>;
@@ -95,27 +146,36 @@ pub(super) fn reason<'a>(reasons: &'a Reasons, key: &str, text: &str) -> Option<
     reasons.get(key).filter(|reason| reason.text == text)
 }
 
-/// Gives each mutant its key and the fingerprint of its function. `read` returns a file of the tree. Fails when a file
-/// cannot be read, or the tool lists a crate or a place that does not exist.
-pub(super) fn keyed(listed: Vec<Listed>, read: impl Fn(&str) -> Result<String>) -> Result<Vec<Mutant>> {
-    let (mut files, mut times) = (HashMap::new(), HashMap::new());
+/// Gives each mutant its key, the fingerprint of its function, and the bytes that it replaces. Fails when the tool
+/// lists a crate, a file or a place that does not exist.
+pub(super) fn keyed(listed: Vec<Listed>, texts: &Texts) -> Result<Vec<Mutant>> {
+    let mut times = HashMap::new();
     let mut mutants = Vec::new();
-    for one in listed {
+    for (one, number) in listed.into_iter().zip(1..) {
         let scope = scope::of_package(&one.package);
         let scope = scope.with_context(|| format!("{}: its tests are not known (mutants/scope.rs)", one.package))?;
-        if !files.contains_key(&one.file) {
-            files.insert(one.file.clone(), read(&one.file)?);
-        }
+        let text = texts.of(&one.file)?;
         let span = one.function.as_ref().map_or(one.span, |function| function.span);
-        let lines = files[&one.file].lines().skip(span.start.line.saturating_sub(1));
-        let text = fingerprint(lines.take((span.end.line + 1).saturating_sub(span.start.line)).map(str::trim));
+        let lines = text.lines().skip(span.start.line.saturating_sub(1));
+        let print = fingerprint(lines.take((span.end.line + 1).saturating_sub(span.start.line)).map(str::trim));
         let place = format!("{}:{}:{}: ", one.file, one.span.start.line, one.span.start.column);
         let change = one.name.strip_prefix(&place).with_context(|| format!("{}: expected {place}..", one.name))?;
         let plain = format!("{}: {change}", one.file);
         let time: &mut usize = times.entry(plain.clone()).or_default();
         *time += 1;
         let key = if *time == 1 { plain } else { format!("{plain} #{time}") };
-        mutants.push(Mutant { key, name: one.name, crate_name: scope.name, text });
+        let part = edit::part(text, one.span).with_context(|| format!("{}: no such place", one.name))?;
+        let new = edit::new(&one.replacement);
+        mutants.push(Mutant {
+            key,
+            name: one.name,
+            crate_name: scope.name,
+            text: print,
+            number,
+            file: one.file,
+            part,
+            new,
+        });
     }
     Ok(mutants)
 }
@@ -179,30 +239,44 @@ fn lines(all: &Results) -> Result<String> {
 }
 
 #[cfg(test)]
+impl Mutant {
+    /// A mutant of a test that looks neither at its place nor at its text.
+    pub(super) fn named(name: &str, crate_name: &'static str) -> Self {
+        Self {
+            key: name.to_owned(),
+            name: name.to_owned(),
+            crate_name,
+            text: "t".to_owned(),
+            number: 1,
+            file: String::new(),
+            part: 0..0,
+            new: String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::super::tool::{Function, Place, Span};
     use super::*;
 
     fn span(from: usize, to: usize) -> Span {
-        Span { start: Place { line: from, column: 5 }, end: Place { line: to, column: 2 } }
+        Span { start: Place { line: from, column: 1 }, end: Place { line: to, column: 2 } }
     }
 
     fn listed(line: usize, change: &str, function: (usize, usize)) -> Listed {
         Listed {
-            name: format!("crates/seal/src/a.rs:{line}:5: {change}"),
+            name: format!("crates/seal/src/a.rs:{line}:1: {change}"),
             package: "holdfast-seal".into(),
             file: "crates/seal/src/a.rs".into(),
             function: Some(Function { span: span(function.0, function.1) }),
             span: span(line, line),
+            replacement: "<=".into(),
         }
     }
 
     fn keyed_in(text: &str, all: Vec<Listed>) -> Vec<Mutant> {
-        keyed(all, |file| {
-            assert_eq!(file, "crates/seal/src/a.rs");
-            Ok(text.to_owned())
-        })
-        .unwrap()
+        keyed(all, &Texts::from_iter([("crates/seal/src/a.rs".to_owned(), text.to_owned())])).unwrap()
     }
 
     const TEXT: &str = "fn f() {\n    a < b && c < d\n}\nfn g() {\n    e\n}\n";
@@ -222,6 +296,25 @@ mod tests {
         // Its last line counts as well.
         let other = keyed_in(&TEXT.replacen("}\n", "} // x\n", 1), vec![listed(2, "replace < with <= in f", (1, 3))]);
         assert_ne!(other[0].text, before[0].text);
+    }
+
+    /// Bytes of the list would be those of another text.
+    #[test]
+    fn a_file_that_has_changed_since_the_list_was_made_is_an_error() {
+        let dir = root().join(format!("target/mutants-texts-test-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let one = Listed { file: "a.rs".into(), ..listed(2, "replace < with <= in f", (1, 3)) };
+        std::fs::write(dir.join("a.rs"), TEXT).unwrap();
+        let texts = Texts::read(std::slice::from_ref(&one), &dir).unwrap();
+        let before = (texts.same("a.rs", &dir).unwrap(), texts.all_same(&dir).is_ok());
+        std::fs::write(dir.join("a.rs"), TEXT.replace("e\n", "ee\n")).unwrap();
+        let after = [texts.same("a.rs", &dir).map(drop), texts.all_same(&dir)];
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(before, (TEXT.to_owned(), true));
+        for error in after.map(|one| one.unwrap_err().to_string()) {
+            assert!(error.starts_with("a.rs has changed since the list of mutants was made"), "{error}");
+        }
+        assert!(texts.of("b.rs").is_err());
     }
 
     fn seen(text: &str, outcome: Outcome, at: u64) -> MutantResult {

@@ -31,6 +31,11 @@ impl Scope {
     pub(super) fn package(&self) -> String {
         format!("holdfast-{}", self.name)
     }
+
+    /// Each of its test programs, as two words or one: `--test`, `seal` or `--lib`.
+    pub(super) fn targets(&self) -> impl Iterator<Item = Vec<&'static str>> {
+        self.tests.iter().map(|test| test.split('=').collect())
+    }
 }
 
 /// The crate of a package.

@@ -41,6 +41,8 @@ pub(super) struct Listed {
     /// `None` for a constant.
     pub(super) function: Option<Function>,
     pub(super) span: Span,
+    /// The text in place of the span; empty where something is deleted.
+    pub(super) replacement: String,
 }
 
 /// The function around a mutant.
@@ -49,14 +51,15 @@ pub(super) struct Function {
     pub(super) span: Span,
 }
 
-/// A part of a file; lines and columns begin at 1.
+/// A part of a file.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct Span {
     pub(super) start: Place,
+    /// The first place behind it.
     pub(super) end: Place,
 }
 
-/// A line and a column.
+/// A line and a column. Both begin at 1, columns count characters.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct Place {
     pub(super) line: usize,
@@ -86,7 +89,7 @@ pub(super) struct Ran {
 }
 
 /// The build folder of mutants: nothing that is built here can be taken for a build of the tree.
-fn build() -> PathBuf {
+pub(super) fn build() -> PathBuf {
     root().join("target/mutants/build")
 }
 
@@ -114,6 +117,21 @@ fn found() -> Option<PathBuf> {
     })
 }
 
+/// Arguments of cargo, beside the package's own name, for the tests that decide about a crate.
+pub(super) fn selected(scope: &Scope) -> Vec<String> {
+    let whole = WHOLE.iter().map(|package| format!("--package={package}"));
+    let tests = scope.tests.iter().map(|&test| test.to_owned());
+    ["--locked".to_owned()].into_iter().chain(whole).chain(tests).collect()
+}
+
+/// The environment of the tests that decide.
+pub(super) fn tests_env(command: Cmd) -> Cmd {
+    command
+        // A failure file of one mutant would make the next run fail at once.
+        .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
+        .env("HOLDFAST_SEED", "1")
+}
+
 impl<'a> Tool<'a> {
     /// Finds the pinned version on the PATH or below `target/`, else installs it there. Fails when it cannot be
     /// installed.
@@ -134,17 +152,15 @@ impl<'a> Tool<'a> {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -v {MEMORY_KIB} && exec \"$@\""), "sh"]).arg(&self.program).arg("mutants");
         unsaid(&mut command);
-        Cmd::of(command)
+        let command = Cmd::of(command)
             .args(["--colors", "never"])
             .dir(self.tree)
             .env("CARGO_TARGET_DIR", build())
             // One crate is built thousands of times, with one place changed. Dependencies have no debug info anyway.
             .env("CARGO_INCREMENTAL", "1")
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env("CARGO_TERM_COLOR", "never")
-            // A failure file of one mutant would make the next run fail at once.
-            .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true")
-            .env("HOLDFAST_SEED", "1")
+            .env("CARGO_TERM_COLOR", "never");
+        tests_env(command)
     }
 
     /// All mutants, or those of lines that a diff changes. Fails when the tool fails, or its list cannot be read.
@@ -175,10 +191,7 @@ impl<'a> Tool<'a> {
         std::fs::write(results.join("caught.txt"), skip.join("\n"))?;
         let command =
             self.command().args(["--in-place", "--iterate", "--package", &scope.package(), "--output"]).arg(&out);
-        let whole = WHOLE.iter().map(|package| format!("--package={package}"));
-        let args =
-            ["--locked".to_owned()].into_iter().chain(whole).chain(scope.tests.iter().map(|&test| test.to_owned()));
-        let command = command.args(args.map(|arg| format!("--cargo-arg={arg}")));
+        let command = command.args(selected(scope).into_iter().map(|arg| format!("--cargo-arg={arg}")));
         seed(&build())?;
         let log = out.join("log");
         let stopped = follow(Proc::spawn("cargo-mutants", command.into_command(), &log)?, &log, until)?;

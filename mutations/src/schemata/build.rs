@@ -1,4 +1,4 @@
-//! The one build: every crate and test program of the copy, with all bugs that compile beside each other.
+//! One build with all bugs that compile beside each other.
 //!
 //! A bug that does not compile must not spoil the rest: each error of the compiler belongs to the bug whose body has
 //! its line. These bugs are thrown out, and cargo builds again what it could not.
@@ -24,18 +24,34 @@ const BUILD_LIMIT: Duration = Duration::from_secs(4 * 3600);
 /// its borrows: two for each of about twelve levels of crates, and some more.
 const ROUNDS: usize = 30;
 
-/// The build folder of known bugs: nothing that is built here can be taken for a build of the tree.
-pub(crate) fn folder() -> PathBuf {
-    root().join("target/mutations-build")
+/// What is built, where, and until when.
+pub(crate) struct Order {
+    /// Arguments of cargo.
+    pub(crate) args: Vec<String>,
+    /// The build folder. Nothing else is built here: what has bugs in it must not be taken for a build of the tree.
+    pub(crate) folder: PathBuf,
+    /// Output of the last build.
+    pub(crate) log: PathBuf,
+    /// Incremental builds: where the same crate is built again and again.
+    pub(crate) incremental: bool,
+    /// A build is ended then.
+    pub(crate) until: Option<Instant>,
 }
 
 /// What was built.
-pub(super) struct Built {
-    pub(super) programs: Vec<Program>,
-    /// The program `holdfast`.
-    pub(super) holdfast: PathBuf,
-    pub(super) plan: Plan,
-    pub(super) took: Duration,
+pub(crate) struct Built {
+    programs: Vec<Program>,
+    pub(crate) plan: Plan,
+    pub(crate) took: Duration,
+}
+
+/// How a build has ended.
+pub(crate) enum End {
+    Built(Built),
+    /// Its time was over.
+    NotInTime,
+    /// It does not compile, and the errors are in the lines of no bug.
+    NoneToBlame(String),
 }
 
 impl Built {
@@ -43,39 +59,100 @@ impl Built {
     ///
     /// # Errors
     /// When there is none.
-    pub(super) fn test(&self, package: &str, target: &[&str]) -> Result<&Program> {
+    pub(crate) fn test(&self, package: &str, target: &[&str]) -> Result<&Program> {
         let mut found = self.programs.iter().filter(|program| program.is_test(package, target));
         let one = found.next().with_context(|| format!("no test program {package} {}", target.join(" ")))?;
         ensure!(found.next().is_none(), "two test programs {package} {}", target.join(" "));
         Ok(one)
     }
+
+    /// The program of this name itself.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) fn program(&self, name: &str) -> Result<&Path> {
+        let found = self.programs.iter().find(|program| program.is_program(name));
+        Ok(&found.with_context(|| format!("cargo built no program called {name}"))?.path)
+    }
 }
 
-/// Builds the copy with all bugs that fit.
+impl Order {
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// Time for one build.
+    fn limit(&self) -> Duration {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        left.map_or(BUILD_LIMIT, |left| left.min(BUILD_LIMIT))
+    }
+
+    /// Cargo in the copy. Without debug information: nobody looks at one of these programs with a debugger.
+    fn command(&self, tree: &Path) -> Cmd {
+        Cmd::of(cargo())
+            .args(&self.args)
+            .args(["--message-format", "json"])
+            .dir(tree)
+            .env("CARGO_TARGET_DIR", &self.folder)
+            .env("CARGO_INCREMENTAL", if self.incremental { "1" } else { "0" })
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+    }
+
+    /// Builds once. Returns whether it succeeded; `None`: the time was over.
+    fn run(&self, copy: &Copied) -> Result<Option<(bool, Said)>> {
+        std::fs::write(&self.log, "").with_context(|| self.log.display().to_string())?;
+        let (mut proc, mut out) = Proc::spawn_piped("build", self.command(copy.tree()).into_command(), &self.log)?;
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let mut text = String::new();
+                out.read_to_string(&mut text).map(|_| text)
+            });
+            let status = proc.wait(self.limit());
+            // Ends what still writes to the pipe.
+            drop(proc);
+            let text = reader.join().map_err(|_| anyhow::anyhow!("the reader of cargo's messages has ended"))??;
+            match status {
+                Ok(status) => Ok(Some((status.success(), Said::of(&text, copy.tree())))),
+                Err(_) if self.is_over() => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+/// Builds the copy with all bugs that fit. `read` returns the text of a file of the tree.
 ///
 /// # Errors
-/// When something else than a bug does not compile.
-pub(super) fn build(copy: &Copied, bugs: &[Numbered<'_>]) -> Result<Built> {
+/// When cargo fails for another reason than an error in the sources.
+pub(crate) fn build(
+    copy: &Copied,
+    order: &Order,
+    bugs: &[Numbered<'_>],
+    read: impl Fn(&str) -> Result<String>,
+) -> Result<End> {
     let begun = Instant::now();
-    let read = |file: &str| std::fs::read_to_string(root().join(file)).with_context(|| file.to_owned());
     let mut without = BTreeMap::new();
     for round in 1..=ROUNDS {
-        let plan = plan(bugs, &without, read)?;
+        let plan = plan(bugs, &without, &read)?;
         if round == 1 {
-            note(format!("{} fit into it, {} do not; log: {}", plan.fits.len(), plan.refused.len(), log().display()));
+            let (fits, refused) = (plan.fits.len(), plan.refused.len());
+            note(format!("{fits} fit into it, {refused} do not; log: {}", order.log.display()));
         }
         copy.restore_but(&chooser::texts(root(), copy.files(), &plan.texts())?)?;
-        let (success, said) = run(copy)?;
+        let Some((success, said)) = order.run(copy)? else { return Ok(End::NotInTime) };
         if success {
-            let holdfast = said.programs.iter().find(|program| program.is_program("holdfast"));
-            let holdfast = holdfast.context("cargo built no program called holdfast")?.path.clone();
-            return Ok(Built { programs: said.programs, holdfast, plan, took: begun.elapsed() });
+            return Ok(End::Built(Built { programs: said.programs, plan, took: begun.elapsed() }));
         }
         let thrown = blamed(&said, &plan);
         note(format!("build {round}: {:.0} s; {} do not compile", begun.elapsed().as_secs_f64(), thrown.len()));
         if thrown.is_empty() {
             let errors: Vec<&str> = said.errors.iter().map(|error| error.text.as_str()).take(3).collect();
-            bail!("no bug is to blame: {}\n{}", errors.join("\n"), tail_of(&log(), 6));
+            let why = format!("no bug is to blame: {}\n{}", errors.join("\n"), tail_of(&order.log, 6));
+            // Without a place it is no error in the sources: the linker's, or a full disk.
+            if said.errors.iter().all(|error| error.places.is_empty()) {
+                bail!("cargo fails: {why}");
+            }
+            return Ok(End::NoneToBlame(why));
         }
         without.extend(thrown);
     }
@@ -98,39 +175,6 @@ fn blamed(said: &Said, plan: &Plan) -> BTreeMap<u32, String> {
         }
     }
     out
-}
-
-fn log() -> PathBuf {
-    root().join("target/mutations-build.log")
-}
-
-/// Cargo's build of everything that tests need. Returns whether it succeeded.
-fn run(copy: &Copied) -> Result<(bool, Said)> {
-    std::fs::write(log(), "").with_context(|| log().display().to_string())?;
-    let command = command(copy.tree()).args(["build", "--locked", "--workspace", "--lib", "--bins", "--tests"]);
-    let command = command.args(["--keep-going", "--message-format", "json"]);
-    let (mut proc, mut out) = Proc::spawn_piped("build", command.into_command(), &log())?;
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(move || {
-            let mut text = String::new();
-            out.read_to_string(&mut text).map(|_| text)
-        });
-        let status = proc.wait(BUILD_LIMIT);
-        // Ends what still writes to the pipe.
-        drop(proc);
-        let text = reader.join().map_err(|_| anyhow::anyhow!("the reader of cargo's messages has ended"))??;
-        Ok((status?.success(), Said::of(&text, copy.tree())))
-    })
-}
-
-/// Cargo in the copy, with the build folder of known bugs. Without debug information and incremental builds: all is
-/// built once.
-fn command(tree: &Path) -> Cmd {
-    Cmd::of(cargo())
-        .dir(tree)
-        .env("CARGO_TARGET_DIR", folder())
-        .env("CARGO_INCREMENTAL", "0")
-        .env("CARGO_PROFILE_DEV_DEBUG", "0")
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// A program that cargo has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Program {
+pub(crate) struct Program {
     package: String,
     /// `lib`, `bin` or `test`.
     kind: String,

@@ -5,31 +5,63 @@
 //! ```
 
 use super::function::{Function, functions, is_body};
-use crate::bug::{Edit, Mutation};
+use crate::bug::{Mutation, place_of};
 use anyhow::{Context, Result, anyhow, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::ops::{Range, RangeInclusive};
 
+/// A change of the sources that fits into a build beside others: a known bug, or a mutant.
+pub(crate) trait Bug {
+    fn name(&self) -> &str;
+    /// All of them belong to it.
+    fn pieces(&self) -> Vec<Piece<'_>>;
+}
+
+/// A text in place of a part of a file.
+pub(crate) struct Piece<'a> {
+    pub(crate) file: &'a str,
+    pub(crate) old: Old<'a>,
+    pub(crate) new: &'a str,
+}
+
+/// The part of a file that goes.
+pub(crate) enum Old<'a> {
+    /// This text, which occurs exactly once.
+    Text(&'a str),
+    /// These bytes.
+    Bytes(Range<usize>),
+}
+
+impl Bug for Mutation {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn pieces(&self) -> Vec<Piece<'_>> {
+        self.edits.iter().map(|edit| Piece { file: edit.file, old: Old::Text(edit.old), new: edit.new }).collect()
+    }
+}
+
 /// A bug by its number, which chooses it at run time. 0 is no bug.
 #[derive(Clone, Copy)]
-pub(super) struct Numbered<'a> {
-    pub(super) number: u32,
-    pub(super) bug: &'a Mutation,
+pub(crate) struct Numbered<'a> {
+    pub(crate) number: u32,
+    pub(crate) bug: &'a dyn Bug,
 }
 
 /// All bugs that fit into one build.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub(super) files: BTreeMap<String, Rewritten>,
     /// Numbers of the bugs inside.
-    pub(super) fits: BTreeSet<u32>,
+    pub(crate) fits: BTreeSet<u32>,
     /// The others, and why each needs a build of its own.
-    pub(super) refused: BTreeMap<u32, String>,
+    pub(crate) refused: BTreeMap<u32, String>,
 }
 
 impl Plan {
     /// The new texts of the files.
-    pub(super) fn texts(&self) -> BTreeMap<&str, &str> {
+    pub(crate) fn texts(&self) -> BTreeMap<&str, &str> {
         self.files.iter().map(|(file, new)| (file.as_str(), new.text.as_str())).collect()
     }
 }
@@ -57,15 +89,15 @@ impl Rewritten {
 }
 
 /// A file as it is in the tree.
-struct Source {
-    text: String,
-    functions: Vec<Function>,
+pub(super) struct Source {
+    pub(super) text: String,
+    pub(super) functions: Vec<Function>,
 }
 
 /// A text in place of a part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Change {
-    part: Range<usize>,
+pub(super) struct Change {
+    pub(super) part: Range<usize>,
     new: String,
 }
 
@@ -77,26 +109,40 @@ struct Placed {
     changes: Vec<Change>,
 }
 
+/// All files that bugs change, except those that have no room for a choice. `read` returns the text of a file of the
+/// tree.
+///
+/// # Errors
+/// When a file cannot be read or is no Rust.
+pub(super) fn sources<'a>(
+    bugs: &[Numbered<'a>],
+    read: impl Fn(&str) -> Result<String>,
+) -> Result<BTreeMap<&'a str, Source>> {
+    let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
+    for Piece { file, .. } in bugs.iter().flat_map(|one| one.bug.pieces()) {
+        if has_room(file).is_ok() && !sources.contains_key(file) {
+            let text = read(file)?;
+            let functions = functions(&text).with_context(|| file.to_owned())?;
+            sources.insert(file, Source { text, functions });
+        }
+    }
+    Ok(sources)
+}
+
 /// Plans one build with all bugs that fit, except `without`. `read` returns the text of a file of the tree.
 ///
 /// # Errors
 /// When a file cannot be read or is no Rust, or a text to replace does not occur exactly once.
-pub(super) fn plan(
+pub(crate) fn plan(
     bugs: &[Numbered<'_>],
     without: &BTreeMap<u32, String>,
     read: impl Fn(&str) -> Result<String>,
 ) -> Result<Plan> {
-    let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
+    let sources = sources(bugs, read)?;
     let mut refused = without.clone();
     for Numbered { number, bug } in bugs {
-        for edit in bug.edits {
-            if let Err(why) = has_room(edit.file) {
-                refused.entry(*number).or_insert(why);
-            } else if !sources.contains_key(edit.file) {
-                let text = read(edit.file)?;
-                let functions = functions(&text).with_context(|| edit.file.to_owned())?;
-                sources.insert(edit.file, Source { text, functions });
-            }
+        if let Some(why) = bug.pieces().iter().find_map(|piece| has_room(piece.file).err()) {
+            refused.entry(*number).or_insert(why);
         }
     }
     // A bug that is refused in one file leaves all others, so the places of the remaining ones are looked for again.
@@ -107,7 +153,7 @@ pub(super) fn plan(
             if refused.contains_key(number) {
                 continue;
             }
-            match places(*number, bug, &sources)? {
+            match places(*number, *bug, &sources)? {
                 Ok(found) => found.into_iter().for_each(|(file, place)| placed.entry(file).or_default().push(place)),
                 Err(why) => drop(refused.insert(*number, why)),
             }
@@ -139,13 +185,13 @@ fn has_room(file: &str) -> Result<(), String> {
 /// The function of each change of a bug; the inner error says why it has none.
 fn places<'a>(
     number: u32,
-    bug: &Mutation,
+    bug: &dyn Bug,
     sources: &BTreeMap<&'a str, Source>,
 ) -> Result<Result<Vec<(&'a str, Placed)>, String>> {
     let mut all: Vec<(&'a str, Placed)> = Vec::new();
-    for edit in bug.edits {
-        let (&file, source) = sources.get_key_value(edit.file).with_context(|| edit.file.to_owned())?;
-        let change = change(&source.text, edit).with_context(|| format!("{}: {file}", bug.name))?;
+    for piece in bug.pieces() {
+        let (&file, source) = sources.get_key_value(piece.file).with_context(|| piece.file.to_owned())?;
+        let change = change(&source.text, &piece).with_context(|| format!("{}: {file}", bug.name()))?;
         let function = match innermost(&source.functions, &change.part) {
             Ok(function) => function,
             Err(why) => return Ok(Err(format!("{file}: {why}"))),
@@ -159,12 +205,17 @@ fn places<'a>(
     Ok(Ok(all))
 }
 
-/// The edit as a change of the text, without what the old and the new text have in common at begin and end: often a
-/// line around the change is there only to make the old text unique.
-fn change(text: &str, edit: &Edit) -> Result<Change> {
-    edit.apply(text)?;
-    let at = text.find(edit.old).context("not in the text")?;
-    let (old, new) = (edit.old, edit.new);
+/// The piece as a change of the text. One that is found by its text goes without what the old and the new text have in
+/// common at begin and end: often a line around the change is there only to make the old text unique.
+pub(super) fn change(text: &str, piece: &Piece<'_>) -> Result<Change> {
+    let (old, new) = match &piece.old {
+        Old::Text(old) => (*old, piece.new),
+        Old::Bytes(part) => {
+            text.get(part.clone()).with_context(|| format!("bytes {part:?} of {}", text.len()))?;
+            return Ok(Change { part: part.clone(), new: piece.new.to_owned() });
+        }
+    };
+    let at = place_of(old, text)?;
     let same = |(a, b): &(char, char)| a == b;
     let begin: usize = old.chars().zip(new.chars()).take_while(same).map(|(c, _)| c.len_utf8()).sum();
     let (old, new) = (&old[begin..], &new[begin..]);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::bug::Edit;
 
 const FILE: &str = "crates/a/src/lib.rs";
 const OTHER: &str = "crates/a/src/other.rs";
@@ -28,8 +29,7 @@ fn bug(edits: &'static [Edit]) -> Mutation {
 }
 
 fn planned(bugs: &[Mutation]) -> Plan {
-    let numbered = |(at, bug)| Numbered { number: u32::try_from(at).unwrap() + 1, bug };
-    let bugs: Vec<Numbered<'_>> = bugs.iter().enumerate().map(numbered).collect();
+    let bugs: Vec<Numbered<'_>> = bugs.iter().zip(1..).map(|(bug, number)| Numbered { number, bug }).collect();
     let plan = plan(&bugs, &BTreeMap::new(), read).unwrap();
     for (file, rewritten) in &plan.files {
         functions(&rewritten.text).unwrap_or_else(|e| panic!("{file}: {e}: {}", rewritten.text));
