@@ -5,6 +5,7 @@
 //!                                                                    members of each group as group 0 lists them
 //! ```
 
+mod cache_disk;
 mod clock;
 mod deletion;
 mod depart;
@@ -223,8 +224,8 @@ impl Node {
         let identity = Identity::open(&config.data_dir)?;
         let memory =
             usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
-        let disk = (config.cache.disk.0 > 0).then(|| (config.data_dir.join("cache"), config.cache.disk.0));
-        let cache = Cache::open(memory, disk).await.map_err(|e| NodeError::Cache(e.to_string()))?;
+        // Its disk comes later (`cache_disk`): nothing keeps another process off this data directory yet.
+        let cache = Cache::open(memory, None).await.map_err(|e| NodeError::Cache(e.to_string()))?;
         let timing = Timing::from_rtt(Duration::from_millis(u64::from(config.rtt_ms)));
         // A witness never serves, so nobody reads from its cache.
         let warm = if config.role == GatewayRole::Gateway { config.cache.warm_bytes_per_second.0 } else { 0 };
