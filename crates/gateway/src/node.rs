@@ -12,6 +12,7 @@ mod depart;
 mod ended;
 mod following;
 mod gauges;
+mod group_trouble;
 mod heal;
 mod lives;
 mod members;
@@ -45,7 +46,7 @@ use holdfast_control::cluster::Member;
 use holdfast_control::serve::Timing;
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::LogUsage;
-use holdfast_raft::{Group, RaftNode, boot_now};
+use holdfast_raft::{Group, RaftNode};
 use holdfast_set::cluster::Cluster;
 use holdfast_set::keyring::{ClusterKeys, KeyError};
 use holdfast_set::server::SetServer;
@@ -367,8 +368,9 @@ impl Node {
         }
         // A group that this gateway is to leave may tell it nothing any more.
         let stays = |group: &&Group| self.cluster.has_place(group.id(), adopted.member);
+        let patience = self.timing.election_max() * 2;
         for group in adopted.raft.groups().iter().filter(stays) {
-            if let Some(why) = self.group_trouble(group) {
+            if let Some(why) = group_trouble::group_trouble(&**group, patience) {
                 return Some(why);
             }
         }
@@ -416,26 +418,6 @@ impl Node {
         let warnings = self.journal_warnings().into_iter().chain(self.timing_warnings()).chain(self.store_warnings());
         let of_files = self.certificate_warnings().into_iter().chain(self.settings_warning());
         warnings.chain(of_files).chain(self.locality_warning()).collect()
-    }
-
-    /// Why a group cannot make progress, as far as this member knows.
-    fn group_trouble(&self, group: &Group) -> Option<String> {
-        let leadership = *group.leadership().borrow();
-        if leadership.stopped {
-            return Some(format!("group {} has stopped", group.id()));
-        }
-        if leadership.leader.is_none() {
-            return Some(format!("group {} has no leader", group.id()));
-        }
-        if let Some(why) = group.unsaved_snapshot() {
-            return Some(format!("group {}: its state snapshot cannot be written to disk: {why}", group.id()));
-        }
-        let patience = self.timing.election_max() * 2;
-        let silent = |at| boot_now().saturating_since(at) > patience;
-        let alone = leadership.mine
-            && group.applied().term == leadership.term
-            && group.quorum_acked().is_none_or(|(_, at)| silent(at));
-        alone.then(|| format!("group {}: its leader on this gateway gets no answer from a quorum", group.id()))
     }
 }
 
