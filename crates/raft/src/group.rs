@@ -137,6 +137,8 @@ impl RaftGroup {
         if !self.parts.votes.allows(term) {
             return Duration::ZERO;
         }
+        // Not with the answer: that waits for the disk, and its caller may be gone by then.
+        self.candidacy.heard();
         self.pacing().give(crate::clock::promise_now())
     }
 
