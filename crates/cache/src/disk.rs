@@ -106,13 +106,10 @@ impl Disk {
     /// Opens the tier in a folder of this process. Returns `None`, with a warning, if that fails.
     pub(super) async fn open(place: Place) -> Option<Self> {
         let Place { dir, shape, lock } = place;
-        let mut opened = Self::try_open(&dir, shape).await;
+        let mut opened = Self::try_open(&dir, shape, false).await;
         if let Err(error) = &opened {
             tracing::warn!(dir = %dir.display(), %error, "cache disk: cannot be opened; dropping its files");
-            opened = match drop_files(&dir) {
-                Ok(()) => Self::try_open(&dir, shape).await,
-                Err(error) => Err(error),
-            };
+            opened = Self::try_open(&dir, shape, true).await;
         }
         opened
             .inspect_err(|error| tracing::warn!(dir = %dir.display(), %error, "cache disk: continuing without it"))
@@ -120,13 +117,12 @@ impl Disk {
             .ok()
     }
 
-    async fn try_open(dir: &Path, shape: Shape) -> io::Result<Self> {
-        let note = dir.join("layout");
-        if std::fs::read_to_string(&note).ok() != Some(text(shape)) {
-            drop_files(dir)?;
-            std::fs::create_dir_all(dir)?;
-            std::fs::write(&note, text(shape))?;
-        }
+    async fn try_open(dir: &Path, shape: Shape, anew: bool) -> io::Result<Self> {
+        let place = dir.to_owned();
+        // On a thread of its own: large files take long to remove, and groups run here meanwhile. At the end of a
+        // process it does not begin any more, and the files stay.
+        let preparing = move || prepare(&place, shape, anew);
+        tokio::task::spawn_blocking(preparing).await.map_err(io::Error::other)??;
         Ok(Self::on(Ring::open(dir.join("ring"), shape).await?))
     }
 
@@ -271,6 +267,17 @@ impl Disk {
     pub(super) async fn settle(&self) {
         self.ring.settled().await;
     }
+}
+
+/// Drops the cache's files below `dir` if they have other sizes; `anew`: in any case.
+fn prepare(dir: &Path, shape: Shape, anew: bool) -> io::Result<()> {
+    let note = dir.join("layout");
+    if anew || std::fs::read_to_string(&note).ok() != Some(text(shape)) {
+        drop_files(dir)?;
+        std::fs::create_dir_all(dir)?;
+        std::fs::write(&note, text(shape))?;
+    }
+    Ok(())
 }
 
 /// Removes the cache's files below `dir`, also those of earlier versions (`blocks`).
