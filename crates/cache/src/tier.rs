@@ -37,7 +37,6 @@ impl Tier {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::{BlockKey, Cache, CacheError, MEMORY_BYTES_MIN};
     use bytes::Bytes;
     use holdfast_types::{MemberId, ObjectId, Term};
