@@ -137,8 +137,6 @@ impl RaftGroup {
         if !self.parts.votes.allows(term) {
             return Duration::ZERO;
         }
-        // Not with the answer: that waits for the disk, and its caller may be gone by then.
-        self.candidacy.heard();
         self.pacing().give(crate::clock::promise_now())
     }
 

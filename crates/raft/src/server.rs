@@ -21,7 +21,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use holdfast_types::limits::PEER_MESSAGE_BYTES_MAX;
 use holdfast_types::{GroupId, LogId, LogIndex, MemberId, Term};
-use openraft::raft::{TransferLeaderRequest, VoteRequest};
+use openraft::raft::{StreamAppendError, TransferLeaderRequest, VoteRequest};
 use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -198,7 +198,11 @@ async fn take_append(
     })?;
     // PLEDGE-P2: the group may have other times when it answers.
     let promised = group.promise(term);
-    Ok((append_reply_to_wire(taken.await?), promised))
+    let reply = taken.await?;
+    if !matches!(reply, Err(StreamAppendError::HigherVote(_))) {
+        group.candidacy.heard();
+    }
+    Ok((append_reply_to_wire(reply), promised))
 }
 
 /// Takes one of several heartbeats of `from`.

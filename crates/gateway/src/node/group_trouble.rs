@@ -3,8 +3,7 @@
 use holdfast_raft::{Consensus, boot_now};
 use std::time::Duration;
 
-/// A member with a leader has heard a heartbeat within this time, however busy the machines are. What it takes long to
-/// answer was heard as well.
+/// A member that takes appends has had one within this time. A disk that stalls for a moment delays them as well.
 const HEARD_WITHIN_MIN: Duration = Duration::from_secs(10);
 
 /// The reason, for people; `None`: there is none. `patience`: within this time a voter that hears no leader has begun
