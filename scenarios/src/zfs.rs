@@ -17,6 +17,8 @@ mod devices;
 mod events;
 mod expired;
 mod guest;
+mod guest_agent;
+mod guest_logs;
 mod held;
 mod intruder;
 mod kept;
@@ -164,8 +166,8 @@ fn inside(args: &Args, dir: &Path, image: &Path) -> Result<()> {
     report.commits_acknowledged = commits(dir);
     report.save(dir)?;
     line(report.table());
-    // A gateway that has exited by itself explains the other failures.
-    stopped.and(ran)
+    // A gateway that has exited by itself explains the other failures. The guests have ended by now.
+    stopped.and(ran).map_err(|error| anyhow::anyhow!("{error:#}; {}", guest_logs::places(dir)))
 }
 
 /// Adds the name of `part` to an error, so that the record of a run of all parts names it.

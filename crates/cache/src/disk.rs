@@ -1,6 +1,7 @@
 //! The disk tier: sealed bytes in a ring. Every error here counts as a miss.
 //!
 //! ```text
+//!   DIR/lock        held (flock) while the tier is open, and before anything else here is touched
 //!   DIR/layout      sizes that the ring was made for; other sizes, or none: it is dropped
 //!   DIR/ring        the ring
 //! ```
@@ -11,7 +12,11 @@ use crate::ring::{Found, QUEUE_BYTES, ReadFault, Ring, Shape, room};
 use crate::several::Wanted;
 use bytes::Bytes;
 use holdfast_types::sync::LockExt;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -35,6 +40,51 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 600 } else 
 /// If the disk takes longer, the store is asked instead: it is not much slower.
 const LOAD_TIME_MAX: Duration = Duration::from_millis(if cfg!(test) { 600_000 } else { 500 });
 
+/// Another user who could open the lock could hold it.
+const LOCK_MODE: u32 = 0o600;
+
+/// A folder that no other process uses for its tier (CACHE-C8).
+#[derive(Debug)]
+pub(super) struct Place {
+    dir: PathBuf,
+    shape: Shape,
+    lock: File,
+}
+
+impl Place {
+    /// Takes the folder for at most `bytes` of files. Returns `None`, with a warning, if no tier can be there.
+    ///
+    /// # Errors
+    /// The folder: another process has it. Only its lock was touched.
+    pub(super) fn take(dir: PathBuf, bytes: u64) -> Result<Option<Self>, PathBuf> {
+        let Some(shape) = Shape::of(bytes) else {
+            tracing::warn!(bytes, expected = Shape::bytes_min(), "cache disk: too small; continuing without it");
+            return Ok(None);
+        };
+        match lock(&dir) {
+            Ok(Some(lock)) => Ok(Some(Self { dir, shape, lock })),
+            Ok(None) => Err(dir),
+            Err(error) => {
+                tracing::warn!(dir = %dir.display(), %error, "cache disk: continuing without it");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The lock of a folder, which is created if it is missing; `None` if another process holds it.
+fn lock(dir: &Path) -> io::Result<Option<File>> {
+    std::fs::create_dir_all(dir)?;
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(LOCK_MODE);
+    let file = options.open(dir.join("lock"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -43,6 +93,8 @@ pub(super) struct Disk {
     errors: AtomicU64,
     /// Held by the caller whose pieces are being written ([`KEEP_BYTES`]).
     turn: tokio::sync::Mutex<()>,
+    /// `None` over files of a test.
+    _lock: Option<File>,
 }
 
 /// What `DIR/layout` says.
@@ -51,41 +103,33 @@ fn text(shape: Shape) -> String {
 }
 
 impl Disk {
-    /// Opens the tier with at most `bytes` of files below `dir`. Returns `None`, with a warning, if that fails.
-    pub(super) async fn open(dir: PathBuf, bytes: u64) -> Option<Self> {
-        let Some(shape) = Shape::of(bytes) else {
-            tracing::warn!(bytes, expected = Shape::bytes_min(), "cache disk: too small; continuing without it");
-            return None;
-        };
-        match Self::try_open(&dir, shape).await {
-            Ok(disk) => return Some(disk),
-            Err(error) => {
-                tracing::warn!(dir = %dir.display(), %error, "cache disk: cannot be opened; dropping its files")
-            }
+    /// Opens the tier in a folder of this process. Returns `None`, with a warning, if that fails.
+    pub(super) async fn open(place: Place) -> Option<Self> {
+        let Place { dir, shape, lock } = place;
+        let mut opened = Self::try_open(&dir, shape, false).await;
+        if let Err(error) = &opened {
+            tracing::warn!(dir = %dir.display(), %error, "cache disk: cannot be opened; dropping its files");
+            opened = Self::try_open(&dir, shape, true).await;
         }
-        let again = match drop_files(&dir) {
-            Ok(()) => Self::try_open(&dir, shape).await,
-            Err(error) => Err(error),
-        };
-        again
+        opened
             .inspect_err(|error| tracing::warn!(dir = %dir.display(), %error, "cache disk: continuing without it"))
+            .map(|disk| Self { _lock: Some(lock), ..disk })
             .ok()
     }
 
-    async fn try_open(dir: &Path, shape: Shape) -> io::Result<Self> {
-        let note = dir.join("layout");
-        if std::fs::read_to_string(&note).ok() != Some(text(shape)) {
-            drop_files(dir)?;
-            std::fs::create_dir_all(dir)?;
-            std::fs::write(&note, text(shape))?;
-        }
+    async fn try_open(dir: &Path, shape: Shape, anew: bool) -> io::Result<Self> {
+        let place = dir.to_owned();
+        // On a thread of its own: large files take long to remove, and groups run here meanwhile. At the end of a
+        // process it does not begin any more, and the files stay.
+        let preparing = move || prepare(&place, shape, anew);
+        tokio::task::spawn_blocking(preparing).await.map_err(io::Error::other)??;
         Ok(Self::on(Ring::open(dir.join("ring"), shape).await?))
     }
 
     /// The tier on this ring.
     pub(super) fn on(ring: Arc<Ring>) -> Self {
         let admission = Mutex::new(Admission::new(ring.bytes()));
-        Self { ring, admission, errors: AtomicU64::new(0), turn: tokio::sync::Mutex::default() }
+        Self { ring, admission, errors: AtomicU64::new(0), turn: tokio::sync::Mutex::default(), _lock: None }
     }
 
     /// The sealed bytes, if they are here and arrive in time.
@@ -223,6 +267,17 @@ impl Disk {
     pub(super) async fn settle(&self) {
         self.ring.settled().await;
     }
+}
+
+/// Drops the cache's files below `dir` if they have other sizes; `anew`: in any case.
+fn prepare(dir: &Path, shape: Shape, anew: bool) -> io::Result<()> {
+    let note = dir.join("layout");
+    if anew || std::fs::read_to_string(&note).ok() != Some(text(shape)) {
+        drop_files(dir)?;
+        std::fs::create_dir_all(dir)?;
+        std::fs::write(&note, text(shape))?;
+    }
+    Ok(())
 }
 
 /// Removes the cache's files below `dir`, also those of earlier versions (`blocks`).

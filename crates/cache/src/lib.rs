@@ -28,6 +28,8 @@
 //!     never go to disk.
 //! CACHE-C7  Data read from the older half of the disk, other than by a scan, is written there again. These writes
 //!     never exceed the bytes of new data since the last time the disk was too slow for a read.
+//! CACHE-C8  One process at a time uses the folder of a disk tier. It holds the folder's lock before it touches
+//!     anything else there: another process would drop or cut the files that this one reads.
 //!
 //! Owns: memory and disk of the cache, and one fetch per key. Does not own: the store, keys, the decision what to read.
 //! May depend on: types. It is the only crate that uses foyer, for the memory.
@@ -40,9 +42,10 @@ mod key;
 mod load;
 mod ring;
 mod several;
+mod tier;
 
 use bytes::Bytes;
-use disk::Disk;
+use disk::{Disk, Place};
 pub use flight::{Flight, Flights};
 use futures_util::future::BoxFuture;
 use holdfast_types::limits;
@@ -60,6 +63,7 @@ pub use disk::DISK_BUFFER_BYTES;
 pub use key::BlockKey;
 use several::Loaded;
 pub use several::{Fetched, Several, Source, Wanted};
+use tier::Tier;
 
 /// Memory of an entry in addition to its value: the record, and its place in the index and in the eviction order.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
@@ -78,6 +82,15 @@ pub enum CacheError {
     Memory {
         /// The requested memory.
         found: usize,
+    },
+    /// Another process has the folder of the disk tier (CACHE-C8).
+    #[error(
+        "cache folder {dir}: found its lock held by another process, expected a folder that one gateway has for itself: \
+         stop the other gateway, or remove the link or the mount by which both come to this folder"
+    )]
+    Locked {
+        /// The folder.
+        dir: PathBuf,
     },
 }
 
@@ -99,7 +112,7 @@ struct Inner<V: Clone + Send + Sync + 'static> {
     loads: Flights<Loaded<V>>,
     /// … and of what the store has in one piece, with several entries.
     fetches: Flights<Several<V>>,
-    disk: Option<Arc<Disk>>,
+    disk: Arc<Tier>,
     counts: Counts,
     window: Mutex<Window>,
 }
@@ -174,21 +187,45 @@ impl Cache {
     /// (CACHE-C3).
     ///
     /// # Errors
-    /// There is too little memory.
+    /// There is too little memory, or another process has that directory.
     pub fn open(memory_bytes: usize, disk: Option<(PathBuf, u64)>) -> BoxFuture<'static, Result<Self, CacheError>> {
         // Boxed: the code of the disk tier is generated in this crate only.
         Box::pin(async move {
-            let disk = match disk {
-                Some((dir, bytes)) => Disk::open(dir, bytes).await.map(Arc::new),
-                None => None,
-            };
-            Self::over(disk, memory_bytes, Bytes::len)
+            let cache = Self::over(Arc::default(), memory_bytes, Bytes::len)?;
+            if let Some((dir, bytes)) = disk {
+                cache.begin_disk(dir, bytes)?.await;
+            }
+            Ok(cache)
         })
+    }
+
+    /// Takes the directory of a disk tier, for a cache that was opened without one, and returns the work that opens it:
+    /// a large disk takes long. Until that is done, and if it fails, the cache works without a disk. A repeated call
+    /// does nothing.
+    ///
+    /// # Errors
+    /// [`CacheError::Locked`]: another process has that directory. Only its lock was touched.
+    pub fn begin_disk(&self, dir: PathBuf, bytes: u64) -> Result<BoxFuture<'static, ()>, CacheError> {
+        let tier = self.inner.disk.clone();
+        if !tier.begin() {
+            return Ok(Box::pin(std::future::ready(())));
+        }
+        let place = Place::take(dir, bytes).map_err(|dir| {
+            tier.give_up();
+            CacheError::Locked { dir }
+        })?;
+        Ok(Box::pin(async move {
+            if let Some(place) = place
+                && let Some(disk) = Disk::open(place).await
+            {
+                tier.put(disk);
+            }
+        }))
     }
 }
 
 impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
-    fn over(disk: Option<Arc<Disk>>, memory_bytes: usize, weigh: Weigh<V>) -> Result<Self, CacheError> {
+    fn over(disk: Arc<Tier>, memory_bytes: usize, weigh: Weigh<V>) -> Result<Self, CacheError> {
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(CacheError::Memory { found: memory_bytes });
         }
@@ -226,7 +263,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
 
     /// The disk, if there is one and it works.
     fn disk(&self) -> Option<&Disk> {
-        self.inner.disk.as_deref().filter(|disk| disk.is_on())
+        self.inner.disk.get().filter(|disk| disk.is_on())
     }
 
     /// The value, if it is in memory.
@@ -369,7 +406,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
 
     /// Whether the sealed bytes are probably on disk.
     pub fn has_sealed(&self, key: &BlockKey) -> bool {
-        self.inner.disk.as_ref().is_some_and(|disk| disk.has(key))
+        self.inner.disk.get().is_some_and(|disk| disk.has(key))
     }
 
     /// Writes bytes that were sealed here to disk, as if they had been fetched: new data is likely to be read again
@@ -422,8 +459,8 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
             shared: counts.shared.load(Relaxed),
             journal: counts.journal.load(Relaxed),
             rejected: counts.rejected.load(Relaxed),
-            disk_errors: disk.as_ref().map_or(0, |disk| disk.errors()),
-            disk: disk.as_ref().is_some_and(|disk| disk.is_on()),
+            disk_errors: disk.get().map_or(0, |disk| disk.errors()),
+            disk: disk.get().is_some_and(|disk| disk.is_on()),
             memory_bytes: memory.usage() as u64,
             memory_entries: memory.entries() as u64,
         }
@@ -455,7 +492,7 @@ impl<V: Clone + Send + Sync + 'static> ReadCache<V> {
 
     /// Writes pending data to disk, for a warm start. Not needed for correctness (CACHE-C3).
     pub async fn close(&self) {
-        if let Some(disk) = &self.inner.disk {
+        if let Some(disk) = self.inner.disk.get() {
             disk.close().await;
         }
     }

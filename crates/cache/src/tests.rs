@@ -71,7 +71,7 @@ async fn on_disk(dir: &Path) -> Cache {
 }
 
 async fn settle(cache: &Cache) {
-    cache.inner.disk.as_ref().expect("disk tier").settle().await;
+    cache.inner.disk.get().expect("disk tier").settle().await;
 }
 
 #[tokio::test]
@@ -323,8 +323,9 @@ async fn a_restart_finds_what_many_stored_at_once() {
     let cache = on_disk(dir.path()).await;
     for round in 0..20 {
         let storing = |part: u32| {
-            let disk = cache.inner.disk.clone().expect("disk tier");
+            let tier = cache.inner.disk.clone();
             tokio::task::spawn_blocking(move || {
+                let disk = tier.get().expect("disk tier");
                 for number in 0..100 {
                     let number = (round * 4 + part) * 100 + number;
                     disk.fetched(key(number), Bytes::from_static(b"sealed"), Demand::Point);
@@ -339,6 +340,7 @@ async fn a_restart_finds_what_many_stored_at_once() {
     let stored: Vec<u32> = (0..8000).filter(|number| cache.has_sealed(&key(*number))).collect();
     assert!(stored.len() > 4000, "{}", stored.len());
     cache.close().await;
+    drop(cache);
     let cache = on_disk(dir.path()).await;
     let lost = stored.iter().filter(|number| !cache.has_sealed(&key(**number))).count();
     assert_eq!(lost, 0, "of {}", stored.len());
@@ -416,6 +418,7 @@ async fn c7_what_is_read_meanwhile_survives_uploads_of_several_times_the_disk() 
         "{rewritten_bytes}: each is written again about once per half of the disk"
     );
     cache.close().await;
+    drop(cache);
     let cache = on_disk(dir.path()).await;
     assert_eq!(asked_again(&cache, 20).await, 0, "warm after a restart, too");
 }
@@ -469,7 +472,9 @@ async fn damaged_files_cost_fetches_only() {
 /// A cache over a file that is opened in this way for reads, and in that way for writes.
 fn over(reads: std::fs::File, writes: std::fs::File) -> Cache {
     let ring = Ring::on(reads, writes, Shape::of(DISK_BYTES).expect("large enough"));
-    ReadCache::over(Some(Arc::new(Disk::on(ring))), MEMORY_BYTES_MIN, Bytes::len).expect("open")
+    let tier = Tier::default();
+    tier.put(Disk::on(ring));
+    ReadCache::over(Arc::new(tier), MEMORY_BYTES_MIN, Bytes::len).expect("open")
 }
 
 /// RING-G2: only the metrics tell that the disk is off, and the store is asked more often.
@@ -523,7 +528,7 @@ async fn a_disk_that_reads_nothing_is_turned_off_and_costs_fetches_only() {
 async fn sealed_bytes_from_disk_are_not_trusted() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let cache = on_disk(dir.path()).await;
-    let disk = cache.inner.disk.as_ref().expect("disk tier");
+    let disk = cache.inner.disk.get().expect("disk tier");
     disk.fetched(key(5), Bytes::from_static(b"written by somebody else"), Demand::Point);
     disk.fetched(key(6), seal(key(7), &content(key(7), LEN)), Demand::Point);
     disk.settle().await;

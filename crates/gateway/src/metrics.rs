@@ -42,7 +42,11 @@ const METRICS: &[(Kind, &str, &str)] = &[
         "holdfast_cache_disk_rejected_total",
         "Entries from the cache's disk that failed to open. The store was asked instead.",
     ),
-    (Kind::Gauge, "holdfast_cache_disk_up", "1 while the cache has a disk; 0 after that has failed or was full."),
+    (
+        Kind::Gauge,
+        "holdfast_cache_disk_up",
+        "1 while the cache has a disk; 0 until it is open, and after it has failed or was full.",
+    ),
     (Kind::Counter, "holdfast_cache_failures_total", "Fetches into the cache that failed."),
     (
         Kind::Counter,

@@ -5,12 +5,14 @@
 //!                                                                    members of each group as group 0 lists them
 //! ```
 
+mod cache_disk;
 mod clock;
 mod deletion;
 mod depart;
 mod ended;
 mod following;
 mod gauges;
+mod group_trouble;
 mod heal;
 mod lives;
 mod members;
@@ -44,7 +46,7 @@ use holdfast_control::cluster::Member;
 use holdfast_control::serve::Timing;
 use holdfast_etcd::{EtcdError, Mirror};
 use holdfast_log::LogUsage;
-use holdfast_raft::{Group, RaftNode, boot_now};
+use holdfast_raft::{Group, RaftNode};
 use holdfast_set::cluster::Cluster;
 use holdfast_set::keyring::{ClusterKeys, KeyError};
 use holdfast_set::server::SetServer;
@@ -223,8 +225,8 @@ impl Node {
         let identity = Identity::open(&config.data_dir)?;
         let memory =
             usize::try_from(config.cache.memory.0 - config.cache.memory.0 / PAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
-        let disk = (config.cache.disk.0 > 0).then(|| (config.data_dir.join("cache"), config.cache.disk.0));
-        let cache = Cache::open(memory, disk).await.map_err(|e| NodeError::Cache(e.to_string()))?;
+        // Its disk comes later (`cache_disk`): nothing keeps another process off this data directory yet.
+        let cache = Cache::open(memory, None).await.map_err(|e| NodeError::Cache(e.to_string()))?;
         let timing = Timing::from_rtt(Duration::from_millis(u64::from(config.rtt_ms)));
         // A witness never serves, so nobody reads from its cache.
         let warm = if config.role == GatewayRole::Gateway { config.cache.warm_bytes_per_second.0 } else { 0 };
@@ -366,8 +368,9 @@ impl Node {
         }
         // A group that this gateway is to leave may tell it nothing any more.
         let stays = |group: &&Group| self.cluster.has_place(group.id(), adopted.member);
+        let patience = self.timing.election_max() * 2;
         for group in adopted.raft.groups().iter().filter(stays) {
-            if let Some(why) = self.group_trouble(group) {
+            if let Some(why) = group_trouble::group_trouble(&**group, patience) {
                 return Some(why);
             }
         }
@@ -415,26 +418,6 @@ impl Node {
         let warnings = self.journal_warnings().into_iter().chain(self.timing_warnings()).chain(self.store_warnings());
         let of_files = self.certificate_warnings().into_iter().chain(self.settings_warning());
         warnings.chain(of_files).chain(self.locality_warning()).collect()
-    }
-
-    /// Why a group cannot make progress, as far as this member knows.
-    fn group_trouble(&self, group: &Group) -> Option<String> {
-        let leadership = *group.leadership().borrow();
-        if leadership.stopped {
-            return Some(format!("group {} has stopped", group.id()));
-        }
-        if leadership.leader.is_none() {
-            return Some(format!("group {} has no leader", group.id()));
-        }
-        if let Some(why) = group.unsaved_snapshot() {
-            return Some(format!("group {}: its state snapshot cannot be written to disk: {why}", group.id()));
-        }
-        let patience = self.timing.election_max() * 2;
-        let silent = |at| boot_now().saturating_since(at) > patience;
-        let alone = leadership.mine
-            && group.applied().term == leadership.term
-            && group.quorum_acked().is_none_or(|(_, at)| silent(at));
-        alone.then(|| format!("group {}: its leader on this gateway gets no answer from a quorum", group.id()))
     }
 }
 

@@ -5,16 +5,14 @@
 
 use super::base64;
 use super::events::Events;
-use super::last_words;
+use super::guest_agent::{GuestAgent, LOOK, Said, socket_of};
+use super::{guest_logs, last_words};
 use crate::cmd::tail_of;
 use crate::net::{Net, address};
 use crate::process::{self, Proc, Signal, wait_until};
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Memory of a guest in MiB: for PostgreSQL, ZFS and little else.
@@ -22,12 +20,6 @@ const MEMORY: &str = "1536";
 
 /// On a busy machine a guest boots for a minute and more.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
-
-/// Limit of one command to the guest agent.
-const TALK_LIMIT: Duration = Duration::from_secs(30);
-
-/// Interval between two checks of a guest's processes.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// Parts of a guest.
 #[derive(Clone, Debug)]
@@ -96,7 +88,7 @@ pub struct Guest {
     pub name: &'static str,
     /// Address of its node: its PostgreSQL and agent are reached there.
     pub address: String,
-    dir: PathBuf,
+    agent: GuestAgent,
     proc: Proc,
 }
 
@@ -111,7 +103,7 @@ impl Guest {
         dir: &Path,
     ) -> Result<Self> {
         std::fs::create_dir_all(dir)?;
-        let (socket, at) = (dir.join("agent.sock"), address(node));
+        let (socket, at) = (socket_of(dir), address(node));
         let _ = std::fs::remove_file(&socket);
         // From the node, so that each guest has its own.
         let host_id = format!("{:08x}", 0x0ff1_ce00 + node);
@@ -153,55 +145,15 @@ impl Guest {
         let command = command.args(["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]);
         let command = command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", events_of(dir).display()));
         let proc = Proc::spawn(name, command.into_command(), &dir.join("qemu.log"))?;
-        let mut guest = Self { name, address: at, dir: dir.into(), proc };
+        let mut guest = Self { name, address: at, agent: GuestAgent { name, dir: dir.into() }, proc };
         let begun = Instant::now();
-        while guest.talk("guest-ping", None, Duration::from_secs(5)).is_err() {
+        while guest.agent.talk("guest-ping", None, Duration::from_secs(5)).is_err() {
             guest.proc.must_run()?;
-            let console = || tail_of(&guest.dir.join("console.log"), 5);
+            let console = || tail_of(&guest.agent.dir.join("console.log"), 5);
             anyhow::ensure!(begun.elapsed() < BOOT_LIMIT, "{name}: not up after {BOOT_LIMIT:?}: {}", console());
             std::thread::sleep(LOOK);
         }
         Ok(guest)
-    }
-
-    /// One command of the agent's protocol, on a new connection.
-    fn talk(&self, execute: &str, arguments: Option<Value>, limit: Duration) -> Result<Value> {
-        let socket = UnixStream::connect(self.dir.join("agent.sock"))?;
-        socket.set_read_timeout(Some(limit))?;
-        let mut input = BufReader::new(socket.try_clone()?);
-        let mut output = socket;
-        // Remains of an earlier exchange in the channel end with the answer to this number.
-        static TALKS: AtomicU64 = AtomicU64::new(0);
-        let number = u64::from(std::process::id()) << 20 | TALKS.fetch_add(1, Ordering::Relaxed);
-        let hello = json!({"execute": "guest-sync-delimited", "arguments": {"id": number}});
-        output.write_all(&[&[0xff], hello.to_string().as_bytes(), b"\n"].concat())?;
-        loop {
-            let said = hear(&mut input)?;
-            if said["return"] == number {
-                break;
-            }
-        }
-        let mut ask = json!({"execute": execute});
-        if let Some(arguments) = arguments {
-            ask["arguments"] = arguments;
-        }
-        output.write_all(format!("{ask}\n").as_bytes())?;
-        let mut said = hear(&mut input)?;
-        match said["error"]["desc"].as_str() {
-            Some(error) => bail!("{}: {execute}: {error}", self.name),
-            None => Ok(said["return"].take()),
-        }
-    }
-
-    fn start(&self, script: &str, heard: bool) -> Result<u64> {
-        let path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/postgresql/15/bin";
-        let said = self.talk(
-            "guest-exec",
-            Some(json!({"path": "/bin/bash", "arg": ["-s"], "capture-output": heard,
-                "env": [path, "HOME=/root", "LANG=C.UTF-8"], "input-data": base64::encode(script.as_bytes())})),
-            TALK_LIMIT,
-        )?;
-        said["pid"].as_u64().with_context(|| format!("{}: guest-exec: {said}", self.name))
     }
 
     /// Runs a script to its end; returns its output, which is also appended to the guest's log. Fails when it ends with
@@ -218,33 +170,20 @@ impl Guest {
     }
 
     /// The same for any status: code, output, errors. Fails when it does not end within `limit`.
-    pub fn ran(&self, script: &str, limit: Duration) -> Result<(i64, String, String)> {
+    pub fn ran(&self, script: &str, limit: Duration) -> Result<Said> {
         let begun = Instant::now();
-        let pid = self.start(script, true)?;
-        loop {
-            let state = self.talk("guest-exec-status", Some(json!({"pid": pid})), TALK_LIMIT)?;
-            if state["exited"] == true {
-                let text = |key: &str| {
-                    let bytes = base64::decode(state[key].as_str().unwrap_or_default());
-                    String::from_utf8_lossy(&bytes).into_owned()
-                };
-                let (out, err) = (text("out-data"), text("err-data"));
-                let code = state["exitcode"].as_i64().unwrap_or(-1);
-                self.log(script, &format!("{out}{err}[{code}, {:.1} s]", begun.elapsed().as_secs_f64()))?;
-                return Ok((code, out, err));
-            }
-            if begun.elapsed() > limit {
-                self.log(script, "still running")?;
-                bail!("{}: still running after {limit:?}: {}", self.name, crate::cmd::tail(script, 3));
-            }
-            std::thread::sleep(LOOK);
-        }
+        let Some((code, out, err)) = self.agent.finished(script, limit)? else {
+            self.log(script, "still running")?;
+            bail!("{}: still running after {limit:?}: {}", self.name, crate::cmd::tail(script, 3));
+        };
+        self.log(script, &format!("{out}{err}[{code}, {:.1} s]", begun.elapsed().as_secs_f64()))?;
+        Ok((code, out, err))
     }
 
     /// Starts a script without waiting for it. Fails when the agent refuses it.
     pub fn leave_running(&self, script: &str) -> Result<()> {
         self.log(script, "left running")?;
-        self.start(script, false).map(drop)
+        self.agent.start(script, false).map(drop)
     }
 
     /// Writes a small file.
@@ -255,7 +194,7 @@ impl Guest {
     }
 
     fn log(&self, script: &str, said: &str) -> Result<()> {
-        let path = self.dir.join("script.log");
+        let path = self.agent.dir.join("script.log");
         let mut log = std::fs::File::options().create(true).append(true).open(path)?;
         Ok(writeln!(log, "--- {}\n{script}\n{said}", crate::ledger::unix_ms())?)
     }
@@ -270,7 +209,7 @@ impl Guest {
 
     /// Events of its machine from now on. One listener at a time. Fails when QEMU does not answer.
     pub fn events(&self) -> Result<Events> {
-        Events::listen(self.name, &events_of(&self.dir))
+        Events::listen(self.name, &events_of(&self.agent.dir))
     }
 
     /// Waits until it has switched itself off. Fails when it runs on, or its QEMU has failed.
@@ -300,29 +239,29 @@ impl Guest {
 
     /// The last lines of what it said while it was shut down, if the unit of `last_words` listened.
     pub fn last_words(&self, lines: usize) -> Vec<String> {
-        let console = std::fs::read(self.dir.join("console.log")).unwrap_or_default();
+        let console = std::fs::read(self.agent.dir.join("console.log")).unwrap_or_default();
         last_words::of(&String::from_utf8_lossy(&console), lines).into_iter().map(str::to_string).collect()
     }
 
     /// The end of its console, for messages.
     pub fn console(&self) -> String {
-        tail_of(&self.dir.join("console.log"), 6)
+        tail_of(&self.agent.dir.join("console.log"), 6)
+    }
+}
+
+impl Drop for Guest {
+    /// A check that fails ends its part, and with it the guest. Nobody can ask it afterwards, so each guest that still
+    /// answers is asked here, whatever ends it.
+    fn drop(&mut self) {
+        // Not by the process itself: that would count as a look at its end.
+        let resume = || process::signal(self.proc.pid(), Signal::CONT);
+        if let Err(why) = guest_logs::keep(&self.agent, resume) {
+            let _ = self.log("# the logs of its programs", &format!("not kept: {why:#}"));
+        }
     }
 }
 
 /// QEMU's socket for events.
 fn events_of(dir: &Path) -> PathBuf {
     dir.join("events.sock")
-}
-
-fn hear(input: &mut impl BufRead) -> Result<Value> {
-    loop {
-        let mut line = Vec::new();
-        anyhow::ensure!(input.read_until(b'\n', &mut line)? > 0, "the agent's channel closed");
-        // Bytes before the mark belong to another exchange.
-        let begin = line.iter().rposition(|byte| *byte == 0xff).map_or(0, |at| at + 1);
-        if let Ok(said) = serde_json::from_slice(&line[begin..]) {
-            return Ok(said);
-        }
-    }
 }

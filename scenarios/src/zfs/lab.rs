@@ -1,6 +1,7 @@
 //! Components of a run: namespaces, gateways, a set of three volumes, guests, the ledger.
 
 use super::guest::{Disk, First, Guest, Parts};
+use super::guest_logs::GUESTS;
 use crate::gateways::{GATEWAYS, Gateways, Plan};
 use crate::ledger::{Ledger, Writers};
 use crate::net::{self, HUB, Net};
@@ -102,7 +103,7 @@ impl Lab {
     }
 
     fn boot_how(&self, index: usize, first: First, disks: &[Disk]) -> Result<(Guest, f64)> {
-        let name = ["a", "b"][index];
+        let name = GUESTS[index];
         let begun = Instant::now();
         let guest = Guest::boot(name, GATEWAYS + index, &self.net, (&self.parts, first, disks), &self.dir.join(name))?;
         Ok((guest, begun.elapsed().as_secs_f64()))

@@ -106,7 +106,7 @@ async fn on_disk(dir: &std::path::Path) -> Cache {
 }
 
 async fn settle(cache: &Cache) {
-    cache.inner.disk.as_ref().expect("disk tier").settle().await;
+    cache.inner.disk.get().expect("disk tier").settle().await;
 }
 
 #[tokio::test]

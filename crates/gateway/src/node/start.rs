@@ -63,6 +63,7 @@ impl Node {
             // The journal is opened once per process.
             let _ = self.lacks_room.set(why);
         }
+        self.begin_cache_disk().await?;
         let embargo = vote_embargo::embargo(&self.config.data_dir, self.timing)?;
         let config = NodeConfig {
             member,

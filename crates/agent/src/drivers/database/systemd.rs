@@ -1,7 +1,8 @@
 //! PostgreSQL as a systemd unit, controlled through `systemctl`.
 //!
 //! UNIT-U1  Only the agent starts it. A unit that is enabled, that another unit starts, or that restarts by itself is
-//!     refused before its start: it would come up on a host whose lease has ended.
+//!     refused before its start: it would come up on a host whose lease has ended. Actions that restart the machine
+//!     (`FailureAction=` and its like) start no unit that is disabled.
 //! UNIT-U2  It has ended only once no start of it waits or runs either: a queued start would come up later, beside the
 //!     next primary.
 //! UNIT-U3  PostgreSQL's processes are found and signalled as always (DB-D1). systemd is asked about the rest: starts,
@@ -34,7 +35,18 @@ const START_PAUSE: Duration = Duration::from_millis(100);
 const APPEAR_LIMIT: Duration = Duration::from_secs(5);
 
 /// Properties of a unit that other units start.
-const STARTERS: [&str; 5] = ["WantedBy", "RequiredBy", "UpheldBy", "BoundBy", "TriggeredBy"];
+const STARTERS: [&str; 7] =
+    ["WantedBy", "RequiredBy", "UpheldBy", "BoundBy", "TriggeredBy", "OnFailureOf", "OnSuccessOf"];
+
+/// Exit codes and signals after which systemd starts a unit again, whatever its `Restart=` says.
+const FORCED: &str = "RestartForceExitStatus";
+
+/// What systemd is asked for, beside the starters. It tells nothing of a property that its version does not know.
+const ASKED: &str = "Id,LoadState,ActiveState,SubState,UnitFileState,Restart,RestartForceExitStatus,Result,Job";
+
+fn asked() -> String {
+    format!("{ASKED},{}", STARTERS.join(","))
+}
 
 /// State of a unit, from systemd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,6 +128,12 @@ impl Unit {
                 "unit {unit}: found Restart={restart}, expected no: it would come up on a host whose lease has ended; `systemctl edit {unit}`, [Service], Restart=no"
             ));
         }
+        let forced = self.says(FORCED);
+        if !forced.is_empty() {
+            return Err(format!(
+                "unit {unit}: found {FORCED}={forced}, expected none: after such an end it would come up on a host whose lease has ended, whatever Restart= says; `systemctl edit {unit}`, [Service], {FORCED}= (empty)"
+            ));
+        }
         let mut starters = Vec::new();
         let file = self.says("UnitFileState");
         if file.starts_with("enabled") {
@@ -131,7 +149,7 @@ impl Unit {
             return Ok(());
         }
         Err(format!(
-            "unit {unit}: found {}, expected a unit that nothing but the agent starts: `systemctl disable {unit}`, and no other unit that wants it{more}",
+            "unit {unit}: found {}, expected a unit that nothing but the agent starts: `systemctl disable {unit}`, and no other unit that wants it, upholds it, or has it in OnFailure= or OnSuccess={more}",
             starters.join(", ")
         ))
     }
@@ -175,8 +193,7 @@ impl Systemd {
     /// # Errors
     /// No answer: nothing is known of it.
     pub async fn look(&self) -> Result<Unit, String> {
-        let keys = "Id,LoadState,ActiveState,SubState,UnitFileState,Restart,Result,Job,WantedBy,RequiredBy,UpheldBy,BoundBy,TriggeredBy";
-        let shown = run(self.ctl(&["show", "--property", keys]), ASK_LIMIT).await?;
+        let shown = run(self.ctl(&["show", "--property", &asked()]), ASK_LIMIT).await?;
         let unit = Unit::parse(&self.unit, &shown);
         if unit.says("LoadState").is_empty() || unit.says("ActiveState").is_empty() {
             return Err(format!("systemctl show {}: found {shown:?}, expected LoadState and ActiveState", self.unit));
@@ -333,7 +350,7 @@ mod tests {
     use super::*;
 
     fn unit(lines: &str) -> Unit {
-        let usual = "LoadState=loaded\nActiveState=inactive\nSubState=dead\nUnitFileState=disabled\nRestart=no\nResult=success\nJob=\nWantedBy=\n";
+        let usual = "LoadState=loaded\nActiveState=inactive\nSubState=dead\nUnitFileState=disabled\nRestart=no\nRestartForceExitStatus=\nResult=success\nJob=\nWantedBy=\n";
         Unit::parse("pg.service", &format!("{usual}{lines}"))
     }
 
@@ -351,12 +368,24 @@ mod tests {
             ),
             ("TriggeredBy=pg.socket", "found TriggeredBy=pg.socket"),
             ("UpheldBy=app.service", "found UpheldBy=app.service"),
+            ("OnFailureOf=app.service", "found OnFailureOf=app.service"),
+            ("OnSuccessOf=backup.service", "found OnSuccessOf=backup.service"),
             ("Restart=on-failure", "found Restart=on-failure, expected no"),
+            ("RestartForceExitStatus=3 KILL", "found RestartForceExitStatus=3 KILL, expected none"),
             ("LoadState=not-found", "found LoadState=not-found, expected loaded: see database.unit"),
             ("LoadState=masked", "found LoadState=masked"),
         ] {
             let why = unit(lines).fit().unwrap_err();
             assert!(why.contains(words), "{lines}: {why}");
+        }
+    }
+
+    /// An answer has only what was asked for.
+    #[test]
+    fn systemd_is_asked_for_all_that_would_start_it() {
+        let asked = asked();
+        for key in STARTERS.into_iter().chain(["UnitFileState", "Restart", FORCED]) {
+            assert!(asked.split(',').any(|one| one == key), "{key}: {asked}");
         }
     }
 
