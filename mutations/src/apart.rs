@@ -34,7 +34,7 @@ pub(super) fn run(
         if until.is_over() {
             break;
         }
-        greens.seconds(test, count, || {
+        greens.seconds(test, Some(&mut *count), || {
             scratch.restore()?;
             run_test(&scratch, test)
         })?;

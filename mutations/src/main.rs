@@ -116,9 +116,8 @@ fn choose(args: &Args) -> Result<Vec<&'static Mutation>> {
 
 fn run(chosen: &[&'static Mutation], asked: Asked, most_minutes: Option<u64>, count: &mut Count) -> Result<()> {
     step(format!("Mutations: {} of known bugs", chosen.len()));
-    let mut greens = Greens::default();
     let (rest, until) = if asked != Asked::First && chosen.len() >= ONE_BUILD_FROM {
-        schemata::run(chosen, asked, most_minutes, &mut greens, count)?
+        schemata::run(chosen, asked, most_minutes, count)?
     } else {
         (chosen.to_vec(), Until::minutes(most_minutes))
     };
@@ -126,7 +125,7 @@ fn run(chosen: &[&'static Mutation], asked: Asked, most_minutes: Option<u64>, co
         return Ok(());
     }
     step(format!("A build each: {} bugs", rest.len()));
-    apart::run(&rest, asked, &mut greens, &until, count)
+    apart::run(&rest, asked, &mut Greens::default(), &until, count)
 }
 
 #[cfg(test)]

@@ -56,7 +56,6 @@ pub(super) fn run(
     chosen: &[&'static Mutation],
     asked: Asked,
     most_minutes: Option<u64>,
-    greens: &mut Greens,
     count: &mut Count,
 ) -> Result<(Vec<&'static Mutation>, Until)> {
     let (chosen, idle): (Vec<_>, Vec<_>) = chosen.iter().copied().partition(|mutation| !asked.of(mutation).is_empty());
@@ -83,8 +82,8 @@ pub(super) fn run(
         note(format!("{}: {}", one.bug.name, refused.get(&one.number).map_or("", String::as_str)));
     }
     let until = Until::minutes(most_minutes);
-    run_all(&built, in_order(&fitting, asked)?, asked, &until, greens, count)?;
-    Ok((rest.into_iter().map(|one| one.bug).collect(), until))
+    let undecided = run_all(&built, in_order(&fitting, asked)?, asked, &until, count)?;
+    Ok((rest.into_iter().map(|one| one.bug).chain(undecided).collect(), until))
 }
 
 /// A known bug and its number.
@@ -128,15 +127,17 @@ fn in_order(bugs: &[Chosen], asked: Asked) -> Result<Vec<Chosen>> {
     Ok(order)
 }
 
-/// Chooses one bug after the other and runs its tests.
+/// Chooses one bug after the other and runs its tests. Returns the bugs without a verdict of which a test fails in this
+/// build without any bug: a test that reads the sources, for example, finds the bodies with bugs. They need a build of
+/// their own.
 fn run_all(
     built: &Built,
     bugs: Vec<Chosen>,
     asked: Asked,
     until: &Until,
-    greens: &mut Greens,
     count: &mut Count,
-) -> Result<()> {
+) -> Result<Vec<&'static Mutation>> {
+    let (mut greens, mut undecided) = (Greens::default(), Vec::new());
     for (at, Chosen { number, bug }) in bugs.iter().enumerate() {
         if until.is_over() {
             until.left(bugs.len() - at, count);
@@ -146,7 +147,7 @@ fn run_all(
         let tests = asked.of(bug);
         let mut usable = Vec::new();
         for test in &tests {
-            if greens.seconds(test, count, || run_test(built, test, 0, TEST_LIMIT))?.is_some() {
+            if greens.seconds(test, None, || run_test(built, test, 0, TEST_LIMIT))?.is_some() {
                 usable.push(*test);
             }
         }
@@ -159,9 +160,15 @@ fn run_all(
             }
             confirmed(ran, || run_test(built, test, 0, TEST_LIMIT))
         };
-        count.check(bug.name, judge(bug, &usable, all, with_it));
+        match judge(bug, &usable, all, with_it) {
+            Err(why) if !all => {
+                note(format!("{why}: it gets a build of its own"));
+                undecided.push(*bug);
+            }
+            outcome => count.check(bug.name, outcome),
+        }
     }
-    Ok(())
+    Ok(undecided)
 }
 
 /// Each bug with its place in the whole list, so that a number means the same in each run.
