@@ -349,7 +349,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             old: "if matches!(outcome, Err(Errno::Io | Errno::Shutdown)) {",
             new: "if matches!(outcome, Err(Errno::Io)) {",
         }],
-        tests: &[lib(Layer::Story, "holdfast-attach", &["machine::state::tests::only_a_final_word_or_an_error_answer"])],
+        tests: &[lib(
+            Layer::Story,
+            "holdfast-attach",
+            &["machine::state::tests::only_a_final_word_or_an_error_answer"],
+        )],
         smoke: false,
     },
     Mutation {

@@ -91,7 +91,7 @@ fn three(answers: [Answers; 3]) -> (Vec<Arc<Script>>, Arc<Quorum>) {
 }
 
 /// A read that waits for ever fails its test.
-async fn get(all: &Quorum) -> Result<Bytes, StoreError> {
+async fn get(all: &Arc<Quorum>) -> Result<Bytes, StoreError> {
     tokio::time::timeout(Duration::from_secs(30), all.get_range(KEY, 0..4)).await.expect("a read ends")
 }
 
