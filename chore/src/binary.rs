@@ -11,6 +11,9 @@ use std::time::Instant;
 /// Profiles of Cargo.toml whose folders have their names.
 const PROFILES: [&str; 4] = ["release", "quick", "trial", "fuzz"];
 
+/// Cargo's variable with the compiler of our own crates. With clippy's, each build lints.
+pub const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+
 /// The program of the scenarios, which runs the demo too, and its package.
 const SCENARIOS: &str = "holdfast-scenarios";
 

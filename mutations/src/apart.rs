@@ -1,6 +1,6 @@
 //! Bugs with a build of their own, one after the other: those outside of a function, and a few that are asked for.
 
-use crate::binary::{cargo, root};
+use crate::binary::{WRAPPER, cargo, root};
 use crate::bug::{Asked, Mutation, Test};
 use crate::cmd::Cmd;
 use crate::judge::{Greens, Until, judge};
@@ -94,6 +94,8 @@ fn cargo_in(scratch: &Scratch, args: &[&str]) -> Cmd {
         .args(args)
         .dir(scratch.tree())
         .env("CARGO_TARGET_DIR", root().join("target"))
+        // A bug may break a lint, and is built all the same.
+        .env(WRAPPER, "")
         // The same few crates are built again and again with a changed line or two: incremental builds pay here, also
         // on a clean checkout.
         .env("CARGO_INCREMENTAL", "1");

@@ -17,6 +17,7 @@ use crate::say::{Count, counted, failing, held, line, step};
 use crate::times::Times;
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -74,9 +75,19 @@ struct Ended {
 /// A check that runs beside the test programs: its name, and what it does.
 pub type BesideTests = (&'static str, fn() -> Result<()>);
 
-/// Cargo's arguments for all tests, and everything else that the gate runs: one build keeps both processors
-/// busy to its end.
-pub const EVERYTHING: &[&str] = &["build", "--lib", "--bins", "--tests", "--examples"];
+/// Cargo's arguments for all tests, and the programs that the gate runs after them: one build keeps both processors
+/// busy to its end. Where a build lints, it sees all code.
+pub const EVERYTHING: &[&str] = &[
+    "build",
+    "--tests",
+    "--examples",
+    "--bin",
+    "holdfast",
+    "--bin",
+    "holdfast-scenarios",
+    "--bin",
+    "holdfast-mutations",
+];
 
 /// Cargo's arguments for unit tests.
 pub const UNIT_TESTS: &[&str] = &["test", "--no-run", "--lib", "--bins"];
@@ -85,7 +96,7 @@ pub const UNIT_TESTS: &[&str] = &["test", "--no-run", "--lib", "--bins"];
 /// program does not start. Failed tests are in the count.
 pub fn run(what: &[&str], told: &[(&str, String)], check: Option<BesideTests>, times: &mut Times) -> Result<Count> {
     step("cargo test: build");
-    let programs = times.part("build of tests", |_| built(what))?;
+    let programs = times.part("build of tests", |_| built(what))?.programs;
     step(format!("cargo test: {} programs", programs.len()));
     let noted = fresh_dir("tests")?.join("skipped");
     let told = TestEnv { noted: &noted, variables: told };
@@ -94,32 +105,52 @@ pub fn run(what: &[&str], told: &[(&str, String)], check: Option<BesideTests>, t
     Ok(count)
 }
 
-/// Builds [`EVERYTHING`], so that [`run`] finds it built. Fails when it does not build.
-pub fn build() -> Result<()> {
+/// Builds [`EVERYTHING`], so that [`run`] finds it built. Returns the compiler's warnings. Fails when it does not build.
+pub fn build() -> Result<BTreeSet<String>> {
     step("cargo test: build");
-    built(EVERYTHING).map(drop)
+    Ok(built(EVERYTHING)?.warnings)
 }
 
-fn built(what: &[&str]) -> Result<Vec<Program>> {
+/// What cargo has built.
+struct Built {
+    programs: Vec<Program>,
+    /// Each once: a library and its tests are compiled from the same files.
+    warnings: BTreeSet<String>,
+}
+
+fn built(what: &[&str]) -> Result<Built> {
     let (verb, kinds) = what.split_first().context("no verb for cargo")?;
     let mut child = cargo()
         .arg(verb)
         // No doc tests: `tidy` checks that there are none, and rustdoc would take time in each crate to find none.
-        .args(["--workspace", "--locked", "--message-format=json-render-diagnostics"])
+        .args(["--workspace", "--locked", "--message-format=json"])
         .args(kinds)
         .current_dir(root())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
-    let mut programs = Vec::new();
+    let mut built = Built { programs: Vec::new(), warnings: BTreeSet::new() };
     for text in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
         let Ok(message) = serde_json::from_str::<Value>(&text?) else { continue };
-        programs.extend(program_of(&message)?);
+        built.programs.extend(program_of(&message)?);
+        if let Some((level, rendered)) = diagnostic_of(&message)
+            && (built.warnings.insert(rendered.to_owned()) || level == "error")
+        {
+            rendered.lines().for_each(line);
+        }
     }
     anyhow::ensure!(child.wait()?.success(), "the tests do not build");
-    anyhow::ensure!(!programs.is_empty(), "cargo built no test programs, expected those of the whole workspace");
-    programs.sort();
-    Ok(programs)
+    anyhow::ensure!(!built.programs.is_empty(), "cargo built no test programs, expected those of the whole workspace");
+    built.programs.sort();
+    Ok(built)
+}
+
+/// Level and text of a diagnostic of the compiler; `None` for any other message, and for the compiler's count of them.
+fn diagnostic_of(message: &Value) -> Option<(&str, &str)> {
+    let said = (message["reason"] == "compiler-message").then(|| &message["message"])?;
+    let count = said["code"].is_null() && said["spans"].as_array().is_some_and(Vec::is_empty);
+    let level = said["level"].as_str()?;
+    (level == "error" || !count).then_some((level, said["rendered"].as_str()?))
 }
 
 /// The test program that a message of cargo reports; `None` for any other message. Fails when the message reports a
@@ -369,6 +400,27 @@ mod tests {
         let mut many = Reasons::default();
         (0..2 * REASONS_MAX).for_each(|n| many.read(&format!("test map::n{n} ... FAILED")));
         assert_eq!(many.kept().count(), REASONS_MAX);
+    }
+
+    #[test]
+    fn warnings_and_errors_are_told_and_their_count_is_not() {
+        let said = |level: &str, code: Value, spans: Value, text: &str| {
+            let message = serde_json::json!({ "level": level, "code": code, "spans": spans, "rendered": text });
+            serde_json::json!({ "reason": "compiler-message", "message": message })
+        };
+        let lint = || serde_json::json!({ "code": "clippy::todo" });
+        let at = || serde_json::json!([{ "line_start": 3 }]);
+        let none = || serde_json::json!([]);
+        for (message, expected) in [
+            (said("warning", lint(), at(), "a lint"), Some(("warning", "a lint"))),
+            (said("warning", lint(), none(), "of the whole crate"), Some(("warning", "of the whole crate"))),
+            (said("error", Value::Null, at(), "a syntax error"), Some(("error", "a syntax error"))),
+            (said("error", Value::Null, none(), "aborting"), Some(("error", "aborting"))),
+            (said("warning", Value::Null, none(), "2 warnings emitted"), None),
+            (serde_json::json!({ "reason": "build-finished", "success": true }), None),
+        ] {
+            assert_eq!(diagnostic_of(&message), expected, "{message}");
+        }
     }
 
     fn artifact(id: &str, folder: &str, kind: &str, source: &str, test: bool) -> Value {

@@ -5,8 +5,10 @@ use crate::cmd::{Cmd, cmd, on_path};
 use crate::say::{Count, note, step};
 use crate::tidy;
 use anyhow::{Context, Result};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Options of `dev`.
@@ -48,6 +50,20 @@ const CLIPPY: [&str; 8] = ["clippy", "--workspace", "--all-targets", "--locked",
 /// Clippy. Fails when it found something, or cannot run.
 pub fn clippy() -> Result<()> {
     cargo_cmd().args(CLIPPY).show()
+}
+
+/// Whether each build here lints our own crates: `.ci/run` names clippy's compiler as the wrapper of cargo. It lints
+/// and builds in one pass; clippy alone compiles every dependency once more.
+pub fn lints_in_build() -> bool {
+    std::env::var_os(holdfast_chore::binary::WRAPPER).is_some_and(|name| Path::new(&name).ends_with("clippy-driver"))
+}
+
+/// Fails when such a build has warned.
+pub fn no_lints(warnings: &BTreeSet<String>) -> Result<()> {
+    let first = |text: &String| text.lines().take(2).collect::<Vec<_>>().join(" ");
+    let firsts: Vec<String> = warnings.iter().map(first).collect();
+    anyhow::ensure!(firsts.is_empty(), "found {} warnings, expected none: {}", firsts.len(), firsts.join("; "));
+    Ok(())
 }
 
 /// Time limit of clippy beside tests, as `timeout` reads it: many times what it takes. Its output is held back until

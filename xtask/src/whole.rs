@@ -76,8 +76,9 @@ struct Whole<'a> {
     args: &'a Args,
     tier: Tier,
     seed: u64,
-    /// Clippy runs beside the tests of this run, and not before them.
-    clippy_beside: bool,
+    /// Tests follow: they are built while programs are installed, and clippy runs beside them, where the build does not
+    /// lint.
+    with_tests: bool,
     count: Count,
     times: Times,
 }
@@ -109,8 +110,8 @@ pub fn test(args: &Args) -> Result<()> {
         holdfast_chore::reached::begin_anew()?;
     }
     let has = |work| chosen.iter().any(|part: &&Part| part.work == work);
-    let clippy_beside = has(Work::Verify) && has(Work::Tests);
-    let mut whole = Whole { args, tier, seed, clippy_beside, count: Count::default(), times: Times::begin() };
+    let with_tests = has(Work::Verify) && has(Work::Tests);
+    let mut whole = Whole { args, tier, seed, with_tests, count: Count::default(), times: Times::begin() };
     for part in chosen {
         whole.part(part)?;
     }
@@ -153,7 +154,7 @@ impl Whole<'_> {
             Work::UnitTests => return suite::run(suite::UNIT_TESTS, &self.told_of_tests(), None, times),
             Work::Tests => {
                 let check: suite::BesideTests = ("clippy", verify::clippy_beside);
-                let check = self.clippy_beside.then_some(check);
+                let check = (self.with_tests && !verify::lints_in_build()).then_some(check);
                 return suite::run(suite::EVERYTHING, &self.told_of_tests(), check, times);
             }
             Work::Reached if self.tier == Tier::All => {
@@ -180,8 +181,11 @@ impl Whole<'_> {
     fn verify(&self) -> Result<Count> {
         let look = || -> Result<Count> {
             let mut count = verify::look()?;
-            if self.clippy_beside {
-                suite::build()?;
+            if self.with_tests {
+                let warnings = suite::build()?;
+                if verify::lints_in_build() {
+                    count.check("clippy, in the build", verify::no_lints(&warnings));
+                }
             } else {
                 step("verify: clippy");
                 count.check("clippy", verify::clippy());

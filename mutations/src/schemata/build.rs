@@ -6,7 +6,7 @@
 use super::chooser;
 use super::messages::{Program, Said};
 use super::rewrite::{Numbered, Plan, plan};
-use crate::binary::{cargo, root};
+use crate::binary::{WRAPPER, cargo, root};
 use crate::cmd::{Cmd, tail_of};
 use crate::process::Proc;
 use crate::say::note;
@@ -94,6 +94,8 @@ impl Order {
             .args(["--message-format", "json"])
             .dir(tree)
             .env("CARGO_TARGET_DIR", &self.folder)
+            // A bug may break a lint, and is built all the same.
+            .env(WRAPPER, "")
             .env("CARGO_INCREMENTAL", if self.incremental { "1" } else { "0" })
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
     }

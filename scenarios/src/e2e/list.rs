@@ -208,7 +208,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "witness",
         shows: "two gateways and a witness: one gateway is killed and the other serves; the witness never serves",
-        tier: Tier::Gate("two gateways and a witness; no other part of the gate has a witness"),
+        tier: Tier::Long("two gateways and a witness with real processes; the simulation's worlds and a scene have witnesses"),
         needs: &[],
         run: witness::run,
     },
@@ -407,7 +407,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "hostile-short",
         shows: "some hundred hostile clients at each door of a cluster with TLS, beside a writer: no error, no leader lost, memory bounded; commands and a host with a token get in",
-        tier: Tier::Gate("the limits of doors with real processes; half a minute"),
+        tier: Tier::Long("the limits of doors with real processes; the gate has tests of each limit"),
         needs: &[],
         run: hostile::run_short,
     },
@@ -470,7 +470,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "import-export",
         shows: "a sparse image is imported and exported while the command and a gateway are killed: the digest is the same (R1); qcow2 works as documented",
-        tier: Tier::Gate("R1, R12: a killed import resumes, and no block is lost"),
+        tier: Tier::Long("R1, R12: a killed import resumes; the gate has tests of import and export without kills"),
         needs: &["sha256sum", "qemu-img", "qemu-nbd", "nbdcopy"],
         run: images::run,
     },

@@ -12,10 +12,10 @@ const VOLUME: VolumeId = VolumeId(1);
 const AT: (Lba, Sectors) = (Lba(0), Sectors(8));
 
 /// Writes and checkpoints, one after the other: so many that some end at any given moment of a lookup.
-const ROUNDS: u64 = 10_000;
+const ROUNDS: u64 = 50_000;
 /// Fewer lookups than this beside them show nothing: where other programs keep the processors busy, the writer may have
 /// ended before reader and writer ran at the same time. Then there are more rounds.
-const LOOKUPS_LEAST: u64 = 20_000;
+const LOOKUPS_LEAST: u64 = 100_000;
 /// Rounds at most.
 const ROUNDS_MAX: u64 = 10 * ROUNDS;
 /// Turns of a loop that wait for the next lookup, at most: so many end soon, also where no other thread can run.
