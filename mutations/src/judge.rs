@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Greens(BTreeMap<String, Option<f64>>);
 
 impl Greens {
-    /// Seconds of a test without a bug; `None`: it fails without any. Runs it the first time; then a failure is counted,
-    /// or without a count only told.
+    /// Seconds of a test without a bug; `None`: it fails without any. Runs it the first time; its failure is
+    /// counted, or without a count only told.
     ///
     /// # Errors
     /// When it cannot run.

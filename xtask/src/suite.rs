@@ -105,7 +105,8 @@ pub fn run(what: &[&str], told: &[(&str, String)], check: Option<BesideTests>, t
     Ok(count)
 }
 
-/// Builds [`EVERYTHING`], so that [`run`] finds it built. Returns the compiler's warnings. Fails when it does not build.
+/// Builds [`EVERYTHING`], so that [`run`] finds it built. Returns the compiler's warnings. Fails when it does not
+/// build.
 pub fn build() -> Result<BTreeSet<String>> {
     step("cargo test: build");
     Ok(built(EVERYTHING)?.warnings)

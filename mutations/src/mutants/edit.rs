@@ -4,20 +4,8 @@
 //! Each kind of mutant is one replacement: an operator by another one, a body (from its first statement to the end of
 //! its last one) by a value, a guard by `true` or `false`. A match arm, a field or a `-` goes for an empty text.
 
-use super::results::Mutant;
 use super::tool::{Place, Span};
-use crate::schemata::{Bug, Old, Piece};
 use std::ops::Range;
-
-impl Bug for Mutant {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn pieces(&self) -> Vec<Piece<'_>> {
-        vec![Piece { file: &self.file, old: Old::Bytes(self.part.clone()), new: &self.new }]
-    }
-}
 
 /// The bytes of a span of the tool; `None` if the text has no such lines and columns.
 pub(super) fn part(text: &str, span: Span) -> Option<Range<usize>> {
@@ -45,7 +33,7 @@ pub(super) fn new(replacement: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::{Texts, keyed};
+    use super::super::results::{Mutant, Texts, keyed};
     use super::super::tool::Listed;
     use super::*;
     use crate::binary::root;

@@ -9,6 +9,7 @@ use super::scope::{self, SCOPES, Scope};
 use super::tool::{Listed, Outcome};
 use crate::binary::root;
 use crate::bug::fingerprint;
+use crate::schemata::{Bug, Old, Piece};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +36,16 @@ pub(super) struct Mutant {
     pub(super) part: Range<usize>,
     /// The text in their place.
     pub(super) new: String,
+}
+
+impl Bug for Mutant {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pieces(&self) -> Vec<Piece<'_>> {
+        vec![Piece { file: &self.file, old: Old::Bytes(self.part.clone()), new: &self.new }]
+    }
 }
 
 /// The latest result of one mutant.
