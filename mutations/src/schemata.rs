@@ -144,24 +144,21 @@ fn run_all(
             break;
         }
         step(format!("{} of {}: {}: {}", at + 1, bugs.len(), bug.name, bug.bug));
-        let tests = asked.of(bug);
-        let mut usable = Vec::new();
-        for test in &tests {
-            if greens.seconds(test, None, || run_test(built, test, 0, TEST_LIMIT))?.is_some() {
-                usable.push(*test);
-            }
-        }
-        let all = usable.len() == tests.len();
+        let mut red_without = false;
+        // A test is run without a bug when a bug first needs it: a cheap one before it may find that bug.
         let with_it = |test| {
-            let seconds = greens.known(test).unwrap_or(f64::MAX);
+            let Some(seconds) = greens.seconds(test, None, || run_test(built, test, 0, TEST_LIMIT))? else {
+                red_without = true;
+                return Ok(Ran::NoVerdict("fails without any bug".into()));
+            };
             let ran = run_test(built, test, *number, limit_of(seconds))?;
             if seconds > CONFIRMED_SECONDS {
                 return Ok(ran);
             }
             confirmed(ran, || run_test(built, test, 0, TEST_LIMIT))
         };
-        match judge(bug, &usable, all, with_it) {
-            Err(why) if !all => {
+        match judge(bug, &asked.of(bug), true, with_it) {
+            Err(why) if red_without => {
                 note(format!("{why}: it gets a build of its own"));
                 undecided.push(*bug);
             }
