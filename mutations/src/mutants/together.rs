@@ -261,7 +261,8 @@ mod tests {
             let verdict = verdict(outcomes.iter(), limit, run).unwrap();
             (verdict, ran.borrow().clone())
         };
-        let (pass, fail): (fn() -> Result<Ran>, fn() -> Result<Ran>) = (|| green(10.0), || red(2.0));
+        let pass: fn() -> Result<Ran> = || green(10.0);
+        let fail: fn() -> Result<Ran> = || red(2.0);
         let hang: fn() -> Result<Ran> = || Ok(Ran::NoVerdict("did not end".into()));
         assert_eq!(of(&[pass, pass]), ((Outcome::Survived, 20.0), vec![30, 20]));
         assert_eq!(of(&[pass, fail, pass]), ((Outcome::Caught, 12.0), vec![30, 20]));

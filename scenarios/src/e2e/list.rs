@@ -208,7 +208,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "witness",
         shows: "two gateways and a witness: one gateway is killed and the other serves; the witness never serves",
-        tier: Tier::Long("two gateways and a witness with real processes; the simulation's worlds and a scene have witnesses"),
+        tier: Tier::Long(
+            "two gateways and a witness with real processes; the simulation's worlds and a scene have witnesses",
+        ),
         needs: &[],
         run: witness::run,
     },
