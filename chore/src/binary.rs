@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Profiles of Cargo.toml whose folders have their names.
@@ -13,6 +14,36 @@ const PROFILES: [&str; 4] = ["release", "quick", "trial", "fuzz"];
 
 /// Cargo's variable with the compiler of our own crates. With clippy's, each build lints.
 pub const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+
+/// Cargo's arguments for all tests, and the programs that the gate runs after them: one build keeps both processors
+/// busy to its end. Where a build lints, it sees all code.
+pub const EVERYTHING: [&str; 9] =
+    ["--workspace", "--tests", "--examples", "--bin", "holdfast", "--bin", SCENARIOS, "--bin", "holdfast-mutations"];
+
+/// Set for programs of chores that run after a build of [`EVERYTHING`]: they build programs by the same arguments.
+///
+/// For others cargo would build nearly all dependencies again. With `lto = "off"` (`[profile.dev]`), a crate that only
+/// build scripts and macros need is compiled in another way than one that a program needs as well, and so is all that
+/// depends on it. Which crates a program needs depends on which programs are built.
+const AFTER_EVERYTHING: &str = "HOLDFAST_AFTER_EVERYTHING";
+
+/// The same for this process.
+static EVERYTHING_IS_BUILT: AtomicBool = AtomicBool::new(false);
+
+/// From now on programs are built by the arguments of [`EVERYTHING`], here and by the programs that get the variables
+/// of [`after_everything`].
+pub fn everything_is_built() {
+    EVERYTHING_IS_BUILT.store(true, Ordering::Relaxed);
+}
+
+/// The variable for a program that this one starts.
+pub fn after_everything() -> Option<(&'static str, &'static str)> {
+    is_after_everything().then_some((AFTER_EVERYTHING, "1"))
+}
+
+fn is_after_everything() -> bool {
+    EVERYTHING_IS_BUILT.load(Ordering::Relaxed) || std::env::var_os(AFTER_EVERYTHING).is_some()
+}
 
 /// The program of the scenarios, which runs the demo too, and its package.
 const SCENARIOS: &str = "holdfast-scenarios";
@@ -95,10 +126,9 @@ pub fn profile_of(bin: &Path) -> String {
     }
 }
 
-/// Package arguments for cargo. In the tests' profile: the whole workspace, most of which `cargo test` has built
-/// already. For a single package, cargo would choose other features of the dependencies and build them all again. In
-/// the demos' profile: with the program that runs them, for the same reason. In the other profiles: only what is
-/// needed.
+/// Package arguments for cargo. In the tests' profile: the whole workspace. For a single package, cargo would choose
+/// other features of the dependencies and build them all again. In the demos' profile: with the program that runs them,
+/// for the same reason. In the other profiles: only what is needed.
 fn of<'a>(package: &'a str, profile: &str) -> Vec<&'a str> {
     match profile {
         "dev" => vec!["--workspace"],
@@ -114,6 +144,8 @@ pub fn demo_program() -> Result<PathBuf> {
 }
 
 fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
+    let by_everything = profile == "dev" && is_after_everything() && EVERYTHING.contains(&name);
+    let what = if by_everything { &EVERYTHING } else { what };
     say::step(format!("Building {name} ({profile} profile)"));
     let begun = Instant::now();
     let mut child = cargo()

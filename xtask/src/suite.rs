@@ -11,7 +11,7 @@
 //!
 //! Owns: the list of programs, their order, and which of their output is shown. Does not own: the tests.
 
-use crate::binary::{cargo, fresh_dir, root, unsaid};
+use crate::binary::{EVERYTHING, cargo, everything_is_built, fresh_dir, root, unsaid};
 use crate::cmd::on_path;
 use crate::say::{Count, counted, failing, held, line, step};
 use crate::times::Times;
@@ -75,26 +75,28 @@ struct Ended {
 /// A check that runs beside the test programs: its name, and what it does.
 pub type BesideTests = (&'static str, fn() -> Result<()>);
 
-/// Cargo's arguments for all tests, and the programs that the gate runs after them: one build keeps both processors
-/// busy to its end. Where a build lints, it sees all code.
-pub const EVERYTHING: &[&str] = &[
-    "build",
-    "--tests",
-    "--examples",
-    "--bin",
-    "holdfast",
-    "--bin",
-    "holdfast-scenarios",
-    "--bin",
-    "holdfast-mutations",
-];
+/// What is built before tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// [`EVERYTHING`].
+    Everything,
+    /// Unit tests of libraries and programs.
+    UnitTests,
+}
 
-/// Cargo's arguments for unit tests.
-pub const UNIT_TESTS: &[&str] = &["test", "--no-run", "--lib", "--bins"];
+impl What {
+    /// Cargo's arguments.
+    fn args(self) -> Vec<&'static str> {
+        match self {
+            Self::Everything => [&["build"], &EVERYTHING[..]].concat(),
+            Self::UnitTests => vec!["test", "--no-run", "--workspace", "--lib", "--bins"],
+        }
+    }
+}
 
-/// Builds tests with these arguments of cargo, and runs them with these variables. Fails when they do not build, or a
-/// program does not start. Failed tests are in the count.
-pub fn run(what: &[&str], told: &[(&str, String)], check: Option<BesideTests>, times: &mut Times) -> Result<Count> {
+/// Builds tests, and runs them with these variables. Fails when they do not build, or a program does not start. Failed
+/// tests are in the count.
+pub fn run(what: What, told: &[(&str, String)], check: Option<BesideTests>, times: &mut Times) -> Result<Count> {
     step("cargo test: build");
     let programs = times.part("build of tests", |_| built(what))?.programs;
     step(format!("cargo test: {} programs", programs.len()));
@@ -109,7 +111,7 @@ pub fn run(what: &[&str], told: &[(&str, String)], check: Option<BesideTests>, t
 /// build.
 pub fn build() -> Result<BTreeSet<String>> {
     step("cargo test: build");
-    Ok(built(EVERYTHING)?.warnings)
+    Ok(built(What::Everything)?.warnings)
 }
 
 /// What cargo has built.
@@ -119,13 +121,11 @@ struct Built {
     warnings: BTreeSet<String>,
 }
 
-fn built(what: &[&str]) -> Result<Built> {
-    let (verb, kinds) = what.split_first().context("no verb for cargo")?;
+fn built(what: What) -> Result<Built> {
     let mut child = cargo()
-        .arg(verb)
         // No doc tests: `tidy` checks that there are none, and rustdoc would take time in each crate to find none.
-        .args(["--workspace", "--locked", "--message-format=json"])
-        .args(kinds)
+        .args(what.args())
+        .args(["--locked", "--message-format=json"])
         .current_dir(root())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -141,6 +141,9 @@ fn built(what: &[&str]) -> Result<Built> {
         }
     }
     anyhow::ensure!(child.wait()?.success(), "the tests do not build");
+    if what == What::Everything {
+        everything_is_built();
+    }
     anyhow::ensure!(!built.programs.is_empty(), "cargo built no test programs, expected those of the whole workspace");
     built.programs.sort();
     Ok(built)

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: runs the parts of a tier (`parts.rs`), then prints a time table and one closing line.
 
-use crate::binary::{Build, root};
+use crate::binary::{Build, after_everything, root};
 use crate::parts::{self, Part, Tier, Work};
 use crate::say::{Count, held, line, note, step};
 use crate::setup::{self, For};
@@ -151,11 +151,11 @@ impl Whole<'_> {
                 verify::book(&mut count);
             }
             Work::Deny => verify::deny(&mut count),
-            Work::UnitTests => return suite::run(suite::UNIT_TESTS, &self.told_of_tests(), None, times),
+            Work::UnitTests => return suite::run(suite::What::UnitTests, &self.told_of_tests(), None, times),
             Work::Tests => {
                 let check: suite::BesideTests = ("clippy", verify::clippy_beside);
                 let check = (self.with_tests && !verify::lints_in_build()).then_some(check);
-                return suite::run(suite::EVERYTHING, &self.told_of_tests(), check, times);
+                return suite::run(suite::What::Everything, &self.told_of_tests(), check, times);
             }
             Work::Reached if self.tier == Tier::All => {
                 count.check("probes: each is reached", reached::chore(&reached::Args::default()))
@@ -218,12 +218,11 @@ impl Whole<'_> {
         self.told().into_iter().chain([(name, file.display().to_string())]).collect()
     }
 
-    /// The command of another program of chores, built in the tests' profile and for the whole workspace: nearly all of
-    /// that is built by now.
+    /// The command of another program of chores, built in the tests' profile.
     fn command(&self, package: &str, args: &[&str]) -> Result<Command> {
         let program = Build { bin: None, profile: None }.program(package, package, "dev")?;
         let mut command = Command::new(program);
-        command.args(args).envs(self.told()).current_dir(root());
+        command.args(args).envs(self.told()).envs(after_everything()).current_dir(root());
         // Known bugs are not asked: a tree with a bug in it shows nothing about this one.
         let kind = match args.first() {
             Some(&"e2e") => Some("scenarios"),

@@ -208,9 +208,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "witness",
         shows: "two gateways and a witness: one gateway is killed and the other serves; the witness never serves",
-        tier: Tier::Long(
-            "two gateways and a witness with real processes; the simulation's worlds and a scene have witnesses",
-        ),
+        tier: Tier::Long("two gateways and a witness; the gate has witnesses in the simulation"),
         needs: &[],
         run: witness::run,
     },
@@ -472,7 +470,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "import-export",
         shows: "a sparse image is imported and exported while the command and a gateway are killed: the digest is the same (R1); qcow2 works as documented",
-        tier: Tier::Long("R1, R12: a killed import resumes; the gate has tests of import and export without kills"),
+        tier: Tier::Gate("R1, R12: a killed import resumes, and no block is lost"),
         needs: &["sha256sum", "qemu-img", "qemu-nbd", "nbdcopy"],
         run: images::run,
     },
