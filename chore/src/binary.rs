@@ -159,7 +159,9 @@ fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     let mut found = None;
     for line in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(&line?) else { continue };
+        // The program, and not its unit tests.
         if message["target"]["name"] == name
+            && message["profile"]["test"] == false
             && let Some(path) = message["executable"].as_str()
         {
             found = Some(PathBuf::from(path));
