@@ -159,17 +159,17 @@ fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     let mut found = None;
     for line in std::io::BufReader::new(child.stdout.take().context("no stdout")?).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(&line?) else { continue };
-        // The program, and not its unit tests.
-        if message["target"]["name"] == name
-            && message["profile"]["test"] == false
-            && let Some(path) = message["executable"].as_str()
-        {
-            found = Some(PathBuf::from(path));
-        }
+        found = program_of(&message, name).or(found);
     }
     anyhow::ensure!(child.wait()?.success(), "{name} does not build");
     say::note(format!("{:.0} s", begun.elapsed().as_secs_f64()));
     found.with_context(|| format!("cargo built no program called {name}"))
+}
+
+/// The path of the program of this name, if this message of cargo reports it. Unit tests of a program have its name.
+fn program_of(message: &serde_json::Value, name: &str) -> Option<PathBuf> {
+    let is_it = message["target"]["name"] == name && message["profile"]["test"] == false;
+    message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
 }
 
 /// The cargo that runs us, without the variables that it set for this program. Some build scripts watch such variables,
@@ -260,6 +260,21 @@ pub fn public_dir(name: &str) -> Result<(PathBuf, crate::undo::Guard)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A build of everything reports both. The gate once started the unit tests of `holdfast` as a gateway.
+    #[test]
+    fn a_program_is_not_its_unit_tests() {
+        let said = |name: &str, test: bool, file: serde_json::Value| {
+            let message = serde_json::json!({
+                "target": { "name": name }, "profile": { "test": test }, "executable": file });
+            program_of(&message, "holdfast")
+        };
+        let file = |path: &str| serde_json::Value::from(path);
+        assert_eq!(said("holdfast", false, file("debug/holdfast")), Some("debug/holdfast".into()));
+        assert_eq!(said("holdfast", true, file("debug/deps/holdfast-6784d4a2")), None);
+        assert_eq!(said("holdfast-sim", false, file("debug/holdfast-sim")), None);
+        assert_eq!(said("holdfast", false, serde_json::Value::Null), None, "a library");
+    }
 
     #[test]
     fn a_folder_in_which_cargo_builds_is_not_emptied() {
